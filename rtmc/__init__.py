@@ -1,0 +1,1 @@
+"""Step-level credit assignment for language-model agents."""
