@@ -1,0 +1,160 @@
+"""A household task: the room as it is at the start, and the goal. Plain data with a JSON form.
+
+How tasks are drawn stands in `generate`, how they are read from the engine's files in `records`, how the room
+changes in `world`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rtmc.gymenvs.household import vocabulary
+
+STATES = ("clean", "cool", "hot", "sliced", "toggled")
+ALL_TRAITS = ("pickupable", *vocabulary.TRAITS)
+
+
+@dataclass(frozen=True)
+class Receptacle:
+    """Something that stands at `location` and may hold things, e.g. `fridge 1`; None = nowhere one can go."""
+
+    name: str
+    kind: str
+    location: str | None
+    openable: bool = False
+    opened: bool = False
+
+
+@dataclass(frozen=True)
+class Item:
+    """A thing, e.g. `mug 1`: `inside` names the receptacles that hold it, `at` the locations it is at.
+
+    `contents` names things inside a bowl, cup or the like; only `examine` tells of them, nothing moves them.
+    """
+
+    name: str
+    kind: str
+    traits: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    at: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is to be reached: kinds of object and of receptacle (or lamp), and the sentence that says so."""
+
+    task_type: str
+    object: str
+    sentence: str
+    receptacle: str | None = None
+    lamp: str | None = None
+
+
+@dataclass(frozen=True)
+class HouseholdTask:
+    """One task. Receptacles and items stand in the order in which the engine lists them.
+
+    Attributes:
+        task_id: name of the task; `split/task_type/seed` for a generated one, which that text regenerates.
+        goal: what is to be reached.
+        receptacles: the room's receptacles.
+        items: the room's things.
+        start: location of the agent, e.g. `loc 3`; "in the middle" if no receptacle stands there.
+        held: name of the item in the agent's hand, or None.
+        accepts: pairs (kind of receptacle, kinds of item it takes).
+        notes: further facts of the engine that never change, kept for `info["facts"]`.
+
+    Raises:
+        ValueError: names occur twice, or something refers to a thing that is not there.
+    """
+
+    task_id: str
+    goal: Goal
+    receptacles: tuple[Receptacle, ...]
+    items: tuple[Item, ...]
+    start: str
+    held: str | None = None
+    accepts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"household task {self.task_id!r}"
+        goal = self.goal
+        if goal.task_type not in vocabulary.TASK_TYPES:
+            raise ValueError(f"{where}: goal.task_type is {goal.task_type!r}; wanted one of {vocabulary.TASK_TYPES}")
+        wanted = "lamp" if goal.task_type == "look_at_obj_in_light" else "receptacle"
+        if getattr(goal, wanted) is None:
+            raise ValueError(f"{where}: a {goal.task_type} goal needs goal.{wanted}, got None")
+        names = [one.name for one in self.receptacles] + [one.name for one in self.items]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{where}: names must be unique, but these occur more than once: {twice}")
+        places = {receptacle.name for receptacle in self.receptacles}
+        for item in self.items:
+            missing = sorted(set(item.inside) - places)
+            if missing:
+                raise ValueError(f"{where}: {item.name} is inside {missing}, which the room does not have")
+            unknown = sorted((set(item.traits) - set(ALL_TRAITS)) | (set(item.states) - set(STATES)))
+            if unknown:
+                raise ValueError(f"{where}: {item.name} has {unknown}; traits are {ALL_TRAITS}, states {STATES}")
+        if self.held is not None and self.held not in {item.name for item in self.items}:
+            raise ValueError(f"{where}: held is {self.held!r}, which is no item of the room")
+
+    def to_json(self) -> str:
+        """The task as one JSON document; `from_json` gives an equal task back."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, document: str | Mapping[str, Any]) -> HouseholdTask:
+        """The task of a JSON document (text, or the object already parsed).
+
+        Raises:
+            ValueError: the document is no JSON object, or lacks a field, or has one that no task has.
+        """
+        try:
+            data = dict(json.loads(document) if isinstance(document, str) else document)
+            data["goal"] = Goal(**data["goal"])
+            data["receptacles"] = tuple(Receptacle(**row) for row in data["receptacles"])
+            data["items"] = tuple(Item(**_with_tuples(row)) for row in data["items"])
+            data["accepts"] = tuple((kind, tuple(kinds)) for kind, kinds in data.get("accepts", ()))
+            data["notes"] = tuple(data.get("notes", ()))
+            return cls(**data)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"household task: not the JSON form that HouseholdTask.to_json writes: {error}") from error
+
+    @classmethod
+    def from_recording(cls, recording: Mapping[str, Any]) -> HouseholdTask:
+        """The task of an episode recorded from the engine.
+
+        Args:
+            recording: has `init` (facts as lists, predicate first), `goal` (the problem's goal text),
+                `entity_names` (id -> name as printed) and `observation` (the first text; the goal's sentence is
+                its last line). `name` gives the task id.
+
+        Raises:
+            ValueError: a key is missing, a fact is not one of the domain's, or the goal is none of the six.
+        """
+        from rtmc.gymenvs.household import records
+
+        return records.task_from_recording(recording)
+
+    @classmethod
+    def from_game(cls, game: Mapping[str, Any], task_id: str) -> HouseholdTask:
+        """The task of an ALFWorld `game.tw-pddl` file's JSON object (`pddl_problem` and `grammar` are read).
+
+        Raises:
+            ValueError: as `from_recording`.
+        """
+        from rtmc.gymenvs.household import records
+
+        return records.task_from_game(game, task_id)
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
