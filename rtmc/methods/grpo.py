@@ -1,0 +1,201 @@
+"""Group-relative credit: `grpo`, `dr_grpo`, `rloo`, and GRPO with step rewards, `grpo_step`.
+
+With R_i the outcome of rollout i, m and s the mean and standard deviation of its group's known outcomes, n
+their number:
+
+    grpo      A_i = (R_i - m) / (s + eps)                        DeepSeekMath, arXiv 2402.03300
+    dr_grpo   A_i = R_i - m                                      arXiv 2503.20783
+    rloo      A_i = R_i - mean of the others = n/(n-1) (R_i - m) arXiv 2402.14740
+
+copied to every step of rollout i. Statistics are over rollouts, not over steps: a long rollout weighs no
+more.
+
+What these are not: a loss. Dr. GRPO's constant length divisor, and every other aggregation, is the loss's
+business.
+
+Departures from the engines, on purpose: a group with one known outcome, and a group whose known outcomes are
+all equal, get exactly 0, because nothing was compared. `parity=` gives an engine's own numbers instead:
+
+    verl, verl_agent, skyrl   sample std + 1e-6; one outcome: the raw score / (1 + 1e-6)
+    rllm                      population std + 1e-6; one outcome: the raw score / (1 + 1e-6)
+    trl                       sample std + 1e-4; one outcome: 0
+    roll                      sample std + 1e-6; 0 for one outcome and where the std is at most 1e-6
+    openrlhf                  sample std + 1e-9; one outcome: 0
+    prime_rl, tinker          centred only
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rtmc.errors import EstimatorError
+from rtmc.kernels.returns import discounted_returns
+from rtmc.kernels.segments import segment_stats
+from rtmc.methods.options import choice, number, whole
+from rtmc.methods.registry import register_estimator
+from rtmc.table import StepTable
+from rtmc.types import Estimate
+
+
+class _Rules(NamedTuple):
+    """What an engine does: degrees of freedom, eps, raw score for one outcome, std below which all is 0."""
+
+    ddof: int
+    eps: float
+    raw_single: bool = False
+    least_std: float = 0.0
+    centred: bool = False
+
+
+_ENGINES = {
+    "verl": _Rules(1, 1e-6, raw_single=True),
+    "verl_agent": _Rules(1, 1e-6, raw_single=True),
+    "skyrl": _Rules(1, 1e-6, raw_single=True),
+    "rllm": _Rules(0, 1e-6, raw_single=True),
+    "trl": _Rules(1, 1e-4),
+    "roll": _Rules(1, 1e-6, least_std=1e-6),
+    "openrlhf": _Rules(1, 1e-9),
+    "prime_rl": _Rules(1, 0.0, centred=True),
+    "tinker": _Rules(1, 0.0, centred=True),
+}
+_SPREAD = {"ddof": whole(1, 0, 1), "eps": number(1e-6, 0.0)}
+
+
+def _rules(ddof: int, eps: float, parity: str | None) -> _Rules:
+    if parity is None:
+        return _Rules(ddof, eps)
+    rules = _ENGINES[parity]
+    if (ddof, eps) != (_SPREAD["ddof"].default, _SPREAD["eps"].default):
+        raise EstimatorError(f"parity={parity!r} fixes `ddof` and `eps`; leave them out, or leave `parity` out")
+    return rules
+
+
+class _Centred(NamedTuple):
+    """Values relative to their segment, each (N,); all 0 where nothing was compared."""
+
+    difference: Tensor
+    std: Tensor
+    members: Tensor
+
+
+def _centre(values: Tensor, ids: Tensor, count: int, ddof: int) -> _Centred:
+    """values - mean and the std of each value's segment; id -1 = absent, gets 0 and shifts nothing."""
+    absent = ids < 0
+    stats = segment_stats(torch.where(absent, 0.0, values), ids, count)
+    at = ids.clamp(min=0)
+    members = stats.count.to(values.dtype)[at]
+    # Equal values differ from their mean by rounding; min and max are exact.
+    nothing = absent | (stats.min == stats.max)[at]
+    difference = torch.where(nothing, 0.0, values - stats.mean[at])
+    variance = stats.var[at] * members / (members - ddof)
+    return _Centred(difference, torch.where(nothing, 0.0, variance).sqrt(), torch.where(absent, 0, members))
+
+
+def _z(centred: _Centred, eps: float) -> Tensor:
+    """difference / (std + eps), 0 where the difference is 0 (also with eps = 0)."""
+    return torch.where(centred.difference == 0, 0.0, centred.difference / (centred.std + eps))
+
+
+def _known_groups(table: StepTable) -> Tensor:
+    """(R,) group of each rollout, -1 where the outcome is unknown."""
+    return torch.where(table.known, table.group, -1)
+
+
+def _grpo_of_rollouts(table: StepTable, rules: _Rules) -> Tensor:
+    """(R,) GRPO advantage of each rollout."""
+    centred = _centre(table.outcome, _known_groups(table), table.n_groups, rules.ddof)
+    advantage = centred.difference if rules.centred else _z(centred, rules.eps)
+    if rules.least_std:
+        advantage = torch.where(centred.std > rules.least_std, advantage, 0.0)
+    if rules.raw_single:
+        advantage = torch.where(centred.members == 1, table.outcome / (1 + rules.eps), advantage)
+    return advantage
+
+
+def _per_step(table: StepTable, advantage_R: Tensor) -> Estimate:
+    advantage = advantage_R[table.rollout]
+    return Estimate(advantage, parts={"episode": advantage})
+
+
+@register_estimator(
+    "grpo",
+    options={**_SPREAD, "parity": choice(None, tuple(_ENGINES))},
+    source="DeepSeekMath, arXiv 2402.03300; verl's defaults",
+)
+def grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
+    """A = (R_i - mean) / (std + eps) over the group's known outcomes; 0 for one outcome or all equal.
+
+    ddof     1 = sample, 0 = population standard deviation
+    parity   an engine's numbers, see the head of this file; `ddof` and `eps` are then the engine's
+    """
+    return _per_step(table, _grpo_of_rollouts(table, _rules(ddof, eps, parity)))
+
+
+@register_estimator(
+    "dr_grpo",
+    options={**_SPREAD, "parity": choice(None, ("verl",))},
+    source="Dr. GRPO, arXiv 2503.20783",
+)
+def dr_grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
+    """A = R_i - mean over the group's known outcomes; 0 for one outcome, the raw score with parity="verl".
+
+    `ddof` and `eps` are taken, as by `grpo`, and have no effect: there is no standard deviation here.
+    """
+    rules = _rules(ddof, eps, parity)
+    return _per_step(table, _grpo_of_rollouts(table, rules._replace(eps=0.0, centred=True)))
+
+
+@register_estimator(
+    "rloo",
+    options={**_SPREAD, "parity": choice(None, ("verl",))},
+    source="RLOO, arXiv 2402.14740",
+)
+def rloo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
+    """A = R_i minus the mean of the group's other known outcomes; 0 for one outcome, as verl's vectorised
+    form.
+
+    parity="verl" gives the raw score there, as verl's loop does. `ddof` and `eps` have no effect.
+    """
+    rules = _rules(ddof, eps, parity)
+    centred = _centre(table.outcome, _known_groups(table), table.n_groups, ddof=0)
+    others = (centred.members - 1).clamp(min=1)
+    advantage = centred.difference * centred.members / others
+    if rules.raw_single:
+        advantage = torch.where(centred.members == 1, table.outcome, advantage)
+    return _per_step(table, advantage)
+
+
+@register_estimator(
+    "grpo_step",
+    needs=("reward",),
+    options={
+        "gamma": number(0.99, 0.0, 1.0),
+        "mode": choice("steps", ("steps", "sum")),
+        "weight": number(1.0),
+        **_SPREAD,
+    },
+    source="'GRPO + Step Reward', the baseline of RTMC, arXiv 2604.11037; the normalisation is a choice here",
+)
+def grpo_step(table: StepTable, gamma: float, mode: str, weight: float, ddof: int, eps: float) -> Estimate:
+    """GRPO on step rewards. With G the discounted return from the step on, the outcome included,
+
+        z(G) = (G - mean) / (std + eps) over all steps of the group
+
+    mode     "steps": A = z(G).  "sum": A = A_grpo + weight * z(G)
+    parts    `step` = z(G), and `episode` = A_grpo in mode "sum"
+
+    Steps of rollouts without a known outcome are absent: advantage 0, no shift of mean or std; their returns
+    hold the step rewards alone.
+    Here the statistics are over steps, so a longer rollout weighs more.
+    """
+    known = table.known
+    returns = discounted_returns(table.reward, table.offsets(), gamma, final=torch.where(known, table.outcome, 0.0))
+    ids = _known_groups(table)[table.rollout]
+    step = _z(_centre(returns, ids, table.n_groups, ddof), eps)
+    if mode == "steps":
+        return Estimate(step, returns=returns, parts={"step": step})
+    episode = _grpo_of_rollouts(table, _Rules(ddof, eps))[table.rollout]
+    return Estimate(episode + weight * step, returns=returns, parts={"episode": episode, "step": step})
