@@ -1,0 +1,300 @@
+"""A causal language model evaluated on trees of tokens: every distinct prefix is computed once.
+
+The rollouts of a task share their prompt, equal histories and, where the agent chooses among listed commands, the
+commands' first words. Written as a tree (a node is a token, its ancestors are its context) all of that is one forward
+pass over the distinct nodes, with an attention mask that lets a node see its ancestors alone and positions equal to its
+depth. Nothing is padded and nothing is computed twice.
+
+Two parts of a context are told apart. The *frozen* part is read with the adapter off: its keys and values never
+change in a run, so they are kept in a `PrefixStore` and reused between turns, steps and evaluations. The *live* part is read
+with the adapter on and carries gradients. Where the frozen part is empty this is ordinary LoRA training; where it is the
+whole prompt it is the idea of activated LoRA (Greenewald et al. 2025, arXiv 2504.12397).
+
+Shapes: P frozen nodes of a pack, Q nodes computed in a pack, H hidden size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+ROOT = -1
+
+
+class CachedForward:
+    """One forward pass over packed nodes, through whatever the installed transformers calls its cache argument.
+
+    `model` is a causal LM (bare or wrapped by peft); `body` its decoder without the vocabulary projection.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.model = model
+        self.base = base
+        self.body = base.base_model if hasattr(base, "base_model") else base.model
+        parameters = inspect.signature(self.body.forward).parameters
+        # transformers renamed the argument; passing the unknown name would vanish into **kwargs without an error.
+        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
+        if self.cache_name not in parameters:
+            raise ValueError(
+                f"the forward of {type(self.body).__name__} takes neither `cache` nor `past_key_values`: "
+                "models that keep a key-value cache are supported"
+            )
+        self.config = base.config
+        self.device = next(base.parameters()).device
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    def __call__(
+        self,
+        tokens_Q: np.ndarray,
+        positions_Q: np.ndarray,
+        visible_QK: torch.Tensor | None,
+        cache: DynamicCache | None,
+    ) -> torch.Tensor:
+        """Hidden states (Q, H) of `tokens_Q`; `cache` (P nodes) is extended in place by the Q new nodes.
+
+        `visible_QK` (Q, P + Q) bool says which nodes a node attends to; None = plain causal order.
+        """
+        kwargs = {"use_cache": False} if cache is None else {"use_cache": True, self.cache_name: cache}
+        before = cache.get_seq_length() if cache is not None else 0
+        mask = None
+        if visible_QK is not None:
+            dtype = self.base.dtype
+            mask = torch.zeros(visible_QK.shape, dtype=dtype, device=self.device)
+            mask.masked_fill_(~visible_QK.to(self.device), torch.finfo(dtype).min)
+            mask = mask[None, None]
+        out = self.body(
+            input_ids=torch.as_tensor(tokens_Q, device=self.device)[None],
+            position_ids=torch.as_tensor(positions_Q, device=self.device)[None],
+            attention_mask=mask,
+            **kwargs,
+        )
+        if cache is not None and cache.get_seq_length() != before + len(tokens_Q):
+            raise RuntimeError(
+                f"the key-value cache holds {cache.get_seq_length()} tokens after a pass, "
+                f"{before + len(tokens_Q)} expected: this transformers version handles its cache otherwise"
+            )
+        return out.last_hidden_state[0]
+
+
+@dataclass
+class Nodes:
+    """Tokens as a tree: `token[i]`, `parent[i]` (an earlier row or ROOT), `depth[i]` (0 = first token)."""
+
+    token: list[int] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    depth: list[int] = field(default_factory=list)
+    _child: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def child(self, parent: int, token: int) -> int:
+        """Row of `token` under `parent`, made when it is new."""
+        key = (parent, token)
+        row = self._child.get(key)
+        if row is None:
+            row = len(self.token)
+            self._child[key] = row
+            self.token.append(token)
+            self.parent.append(parent)
+            self.depth.append(0 if parent == ROOT else self.depth[parent] + 1)
+        return row
+
+    def path(self, tokens: Iterable[int], start: int = ROOT) -> list[int]:
+        """Rows of a chain of tokens below `start`."""
+        rows = []
+        for token in tokens:
+            start = self.child(start, token)
+            rows.append(start)
+        return rows
+
+    def ancestors(self, row: int) -> list[int]:
+        """Rows from the first token to `row`, both included."""
+        rows = []
+        while row != ROOT:
+            rows.append(row)
+            row = self.parent[row]
+        return rows[::-1]
+
+
+class PrefixStore:
+    """Keys and values of frozen contexts under the base model, one row a distinct prefix.
+
+    Memory: layers x 2 x key-value heads x head size x element size a token. Past `capacity` tokens the store is emptied
+    before the next insertion (contexts that are still needed are computed again).
+    """
+
+    def __init__(self, forward: CachedForward, capacity: int = 65536, pack_tokens: int = 384) -> None:
+        if capacity < 1 or pack_tokens < 1:
+            raise ValueError(f"`capacity` and `pack_tokens` must be positive, got {capacity} and {pack_tokens}")
+        self.forward = forward
+        self.capacity = capacity
+        self.pack_tokens = pack_tokens
+        self.computed_tokens = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.nodes = Nodes()
+        self.ready = 0
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+
+    def insert(self, contexts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Paths (rows of the store) of the given token sequences; what is new is computed."""
+        if self.nodes and len(self.nodes) + sum(len(c) for c in contexts) > self.capacity:
+            self.clear()
+        paths = [self.nodes.path(context) for context in contexts]
+        self._compute()
+        return paths
+
+    def cache(self, rows: np.ndarray) -> DynamicCache | None:
+        """A cache of batch size 1 that holds the given rows, in that order."""
+        if len(rows) == 0:
+            return DynamicCache(config=self.forward.config)
+        index = torch.as_tensor(rows, device=self.forward.device)
+        cache = DynamicCache(config=self.forward.config)
+        for layer, (keys, values) in enumerate(zip(self._keys, self._values, strict=True)):
+            cache.update(keys.index_select(1, index)[None], values.index_select(1, index)[None], layer)
+        return cache
+
+    def _compute(self) -> None:
+        nodes = self.nodes
+        while self.ready < len(nodes):
+            rows = range(self.ready, min(len(nodes), self.ready + self.pack_tokens))
+            # Rows are in insertion order, so a parent always precedes its children: a block of rows only needs
+            # rows before it and rows inside it.
+            past = sorted({a for row in rows for a in nodes.ancestors(nodes.parent[row])} - set(rows))
+            visible = visibility(nodes, rows, past)
+            with torch.no_grad(), adapter_off(self.forward.model):
+                cache = self.cache(np.asarray(past, dtype=np.int64))
+                self.forward(
+                    np.asarray([nodes.token[r] for r in rows]),
+                    np.asarray([nodes.depth[r] for r in rows]),
+                    visible,
+                    cache,
+                )
+            self._append(cache, len(rows))
+            self.ready += len(rows)
+            self.computed_tokens += len(rows)
+
+    def _append(self, cache: DynamicCache, count: int) -> None:
+        if not self._keys:
+            for layer in cache.layers:
+                heads, size = layer.keys.shape[1], layer.keys.shape[3]
+                shape = (heads, min(self.capacity, 4096), size)
+                self._keys.append(layer.keys.new_empty(shape))
+                self._values.append(layer.values.new_empty(shape))
+        if self.ready + count > self._keys[0].shape[1]:
+            room = max(2 * self._keys[0].shape[1], self.ready + count)
+            for store in (self._keys, self._values):
+                for i, old in enumerate(store):
+                    new = old.new_empty((old.shape[0], room, old.shape[2]))
+                    new[:, : self.ready] = old[:, : self.ready]
+                    store[i] = new
+        rows = slice(self.ready, self.ready + count)
+        for i, layer in enumerate(cache.layers):
+            self._keys[i][:, rows] = layer.keys[0, :, -count:]
+            self._values[i][:, rows] = layer.values[0, :, -count:]
+
+
+def visibility(nodes: Nodes, rows: Sequence[int], past: Sequence[int]) -> torch.Tensor:
+    """(Q, P + Q) bool: True where a row of `rows` sees a row of `past + rows` (its ancestors and itself)."""
+    column = {row: i for i, row in enumerate(past)}
+    start = len(past)
+    visible = np.zeros((len(rows), start + len(rows)), dtype=bool)
+    local = {row: i for i, row in enumerate(rows)}
+    for i, row in enumerate(rows):
+        parent = nodes.parent[row]
+        if parent in local:
+            visible[i] = visible[local[parent]]
+        else:
+            visible[i, [column[a] for a in nodes.ancestors(parent)]] = True
+        visible[i, start + i] = True
+    return torch.from_numpy(visible)
+
+
+class adapter_off:
+    """The base model inside the block (peft's adapters disabled); does nothing for a bare model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._context = model.disable_adapter() if hasattr(model, "disable_adapter") else None
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._context.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._context is not None:
+            self._context.__exit__(*exc)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Live trees that one pass evaluates together: `frozen` rows of the store, then the live nodes."""
+
+    frozen: np.ndarray
+    tokens: np.ndarray
+    positions: np.ndarray
+    visible: torch.Tensor
+    members: tuple[int, ...]  # which requests are in the pack, in order
+    starts: tuple[int, ...]  # first live row of each member
+
+
+def pack_live(
+    frozen_paths: Sequence[Sequence[int]], trees: Sequence[Nodes], pack_tokens: int, pack_frozen: int = 2048
+) -> Iterator[Pack]:
+    """Group live trees (each below its frozen path) into packs of at most about `pack_tokens` live nodes.
+
+    Neighbours in the given order share a pack, so callers list requests of one task together.
+    """
+    members: list[int] = []
+    live, frozen = 0, set()
+    for i, tree in enumerate(trees):
+        union = frozen | set(frozen_paths[i])
+        if members and (live + len(tree) > pack_tokens or len(union) > pack_frozen):
+            yield _pack(frozen_paths, trees, members)
+            members, live, union = [], 0, set(frozen_paths[i])
+        members.append(i)
+        live += len(tree)
+        frozen = union
+    if members:
+        yield _pack(frozen_paths, trees, members)
+
+
+def _pack(frozen_paths: Sequence[Sequence[int]], trees: Sequence[Nodes], members: list[int]) -> Pack:
+    frozen = sorted({row for i in members for row in frozen_paths[i]})
+    column = {row: c for c, row in enumerate(frozen)}
+    total = sum(len(trees[i]) for i in members)
+    tokens = np.empty(total, dtype=np.int64)
+    positions = np.empty(total, dtype=np.int64)
+    visible = np.zeros((total, len(frozen) + total), dtype=bool)
+    starts, start = [], 0
+    for i in members:
+        tree, size = trees[i], len(trees[i])
+        tokens[start : start + size] = tree.token
+        positions[start : start + size] = np.asarray(tree.depth) + len(frozen_paths[i])
+        context = np.zeros(visible.shape[1], dtype=bool)
+        context[[column[row] for row in frozen_paths[i]]] = True
+        for row, parent in enumerate(tree.parent):
+            line = start + row
+            visible[line] = context if parent == ROOT else visible[start + parent]
+            visible[line, len(frozen) + line] = True
+        starts.append(start)
+        start += size
+    return Pack(
+        np.asarray(frozen, dtype=np.int64),
+        tokens,
+        positions,
+        torch.from_numpy(visible),
+        tuple(members),
+        tuple(starts),
+    )

@@ -1,0 +1,246 @@
+"""The update: clipped policy-gradient loss over the policy tokens of a batch of turns, on one optimiser.
+
+Turns that asked the same question (same context, same commands) share one evaluation: its log-probabilities are gathered to
+every token that needs them, and autograd adds their gradients. The loss op sees one row a sampled token, as it would
+without sharing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rtmc.kernels.policy_loss import aggregate_weights, policy_loss
+from rtmc.train.collect import Turn
+from rtmc.train.config import Loss, Optim
+from rtmc.train.forest import adapter_off
+from rtmc.train.policy import Policy, Request
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Turns with their credit: `advantage` (S,) and `rollout` (S,), the row of each turn's rollout in the batch."""
+
+    turns: Sequence[Turn]
+    advantage: torch.Tensor
+    rollout: np.ndarray
+
+
+@dataclass(frozen=True)
+class UpdateStats:
+    """Means over the optimiser steps of one batch; `skipped` counts those that were not finite."""
+
+    updates: int
+    skipped: int
+    loss: float
+    entropy: float
+    kl: float
+    approx_kl: float
+    clip_fraction: float
+    grad_norm: float
+    tokens: int
+    distinct: int
+
+
+class Learner:
+    """Owns the optimiser and its schedule."""
+
+    def __init__(self, policy: Policy, optim: Optim, loss: Loss, total_steps: int, micro_tokens: int) -> None:
+        self.policy = policy
+        self.optim = optim
+        self.loss = loss
+        self.micro_tokens = micro_tokens
+        self.total_steps = total_steps
+        self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("the model has no trainable parameter: no adapter is active")
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=optim.lr, weight_decay=optim.weight_decay)
+        self.bad_in_a_row = 0
+
+    def learning_rate(self, step: int) -> float:
+        """Linear warm-up, then constant or linear decay to zero at the run's end; `step` counts from 0."""
+        rate = self.optim.lr
+        if step < self.optim.warmup_steps:
+            return rate * (step + 1) / self.optim.warmup_steps
+        if self.optim.decay == "linear":
+            left = (self.total_steps - step) / max(1, self.total_steps - self.optim.warmup_steps)
+            return rate * max(0.0, min(1.0, left))
+        return rate
+
+    def update(self, batch: Batch, step: int, rng: np.random.Generator) -> UpdateStats:
+        """`epochs` passes in minibatches of distinct questions; what has a non-finite loss or gradient is skipped."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        requests, request_of_turn = _distinct(batch.turns)
+        rows: list[list[int]] = [[] for _ in requests]
+        for row, request in enumerate(request_of_turn):
+            rows[request].append(row)
+        reference = self._reference(requests) if self.loss.kl > 0 else None
+        sums = dict.fromkeys(("loss", "entropy", "kl", "approx_kl", "clip_fraction", "grad_norm"), 0.0)
+        updates = skipped = 0
+        for _ in range(self.optim.epochs):
+            order = rng.permutation(len(requests))
+            for first in range(0, len(order), self.optim.minibatch):
+                chosen = order[first : first + self.optim.minibatch].tolist()
+                stats = self._minibatch(batch, requests, rows, chosen, reference)
+                if stats is None:
+                    skipped += 1
+                    continue
+                updates += 1
+                for name, value in stats.items():
+                    sums[name] += value
+        means = {name: value / updates if updates else math.nan for name, value in sums.items()}
+        tokens = int(sum(int(t.sampled.sum()) for t in batch.turns))
+        return UpdateStats(updates=updates, skipped=skipped, tokens=tokens, distinct=len(requests), **means)
+
+    def _reference(self, requests: Sequence[Request]) -> list[torch.Tensor]:
+        out = []
+        with torch.no_grad(), adapter_off(self.policy.model):
+            scores = self.policy.score(requests)
+        ends = [*scores.start[1:], len(scores.logprob)]
+        for start, end in zip(scores.start, ends, strict=True):
+            out.append(scores.logprob[start:end])
+        return out
+
+    def _minibatch(
+        self,
+        batch: Batch,
+        requests: Sequence[Request],
+        rows: Sequence[Sequence[int]],
+        chosen: Sequence[int],
+        reference: Sequence[torch.Tensor] | None,
+    ) -> dict[str, float] | None:
+        device = self.policy.forward.device
+        micro = [_Tokens.of(batch, requests, rows, part, device) for part in self._micro(requests, chosen)]
+        if sum(len(m.edge) for m in micro) == 0:
+            return None
+        # Weights of the whole minibatch, so that the parts' losses add up to the loss of the whole.
+        weights = aggregate_weights(
+            torch.cat([m.step for m in micro]), torch.cat([m.rollout for m in micro]), self.loss.aggregate
+        ).split([len(m.edge) for m in micro])
+        turns = sum(len(rows[i]) for i in chosen)
+        sums = dict.fromkeys(("loss", "entropy", "kl", "approx_kl", "clip_fraction"), 0.0)
+        total = sum(len(m.edge) for m in micro)
+        self.optimizer.zero_grad(set_to_none=True)
+        for tokens, weight in zip(micro, weights, strict=True):
+            part = [requests[i] for i in tokens.requests]
+            scores = self.policy.score(part)
+            start = torch.as_tensor(scores.start, device=device)
+            ref = None
+            if reference is not None:
+                ref = torch.cat([reference[i] for i in tokens.requests])[start[tokens.request] + tokens.edge]
+            loss, stats = policy_loss(
+                scores.logprob[start[tokens.request] + tokens.edge],
+                tokens.old,
+                batch.advantage.to(device, torch.float32),
+                tokens.step,
+                tokens.rollout,
+                ref_logprob=ref,
+                ratio=self.loss.ratio,
+                clip=(self.loss.clip_low, self.loss.clip_high),
+                kl=self.loss.kl,
+                kl_mode=self.loss.kl_mode,
+                aggregate=self.loss.aggregate,
+                per="step",
+                weights=weight,
+            )
+            visits = torch.as_tensor([len(rows[i]) for i in tokens.requests], dtype=torch.float32, device=device)
+            entropy = (scores.entropy * visits).sum() / turns
+            objective = loss - self.loss.entropy * entropy
+            if not torch.isfinite(objective):
+                return self._bad()
+            objective.backward()
+            share = len(tokens.edge) / total
+            sums["loss"] += float(loss.detach())
+            sums["entropy"] += float(entropy.detach())
+            sums["kl"] += float(stats.ref_kl) * share
+            sums["approx_kl"] += float(stats.approx_kl) * share
+            sums["clip_fraction"] += float(stats.clip_low + stats.clip_high) * share
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_norm)
+        if not torch.isfinite(norm):
+            return self._bad()
+        self.optimizer.step()
+        self.bad_in_a_row = 0
+        sums["grad_norm"] = float(norm)
+        return sums
+
+    def _bad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.bad_in_a_row += 1
+
+    def _micro(self, requests: Sequence[Request], chosen: Sequence[int]) -> Iterator[list[int]]:
+        """Parts of a minibatch whose live tokens fit `micro_tokens`; neighbours share their frozen context."""
+        part: list[int] = []
+        size = 0
+        for i in sorted(chosen, key=lambda i: requests[i].frozen):
+            request = requests[i]
+            more = request.live + (len(request.choices.tree.nodes) if request.choices else len(request.sampled or ()))
+            if part and size + more > self.micro_tokens:
+                yield part
+                part, size = [], 0
+            part.append(i)
+            size += more
+        if part:
+            yield part
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The policy tokens of some requests' turns, one row each."""
+
+    requests: list[int]
+    request: torch.Tensor  # place of the token's request in `requests`
+    edge: torch.Tensor
+    old: torch.Tensor
+    step: torch.Tensor
+    rollout: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        requests: Sequence[Request],
+        rows: Sequence[Sequence[int]],
+        part: list[int],
+        device: torch.device,
+    ) -> _Tokens:
+        request, edge, old, step = [], [], [], []
+        for place, i in enumerate(part):
+            for row in rows[i]:
+                turn = batch.turns[row]
+                mask = turn.sampled
+                edge.append(turn.edges[mask])
+                old.append(turn.logprob[mask])
+                request.append(np.full(int(mask.sum()), place))
+                step.append(np.full(int(mask.sum()), row))
+
+        def tensor(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
+            return torch.as_tensor(np.concatenate(parts), dtype=dtype, device=device)
+
+        steps = tensor(step, torch.int64)
+        rollouts = torch.as_tensor(batch.rollout, dtype=torch.int64, device=device)[steps]
+        return cls(
+            part,
+            tensor(request, torch.int64),
+            tensor(edge, torch.int64),
+            tensor(old, torch.float32),
+            steps,
+            rollouts,
+        )
+
+
+def _distinct(turns: Sequence[Turn]) -> tuple[list[Request], list[int]]:
+    place: dict[tuple, int] = {}
+    requests: list[Request] = []
+    of_turn = []
+    for turn in turns:
+        key = turn.request.key
+        if key not in place:
+            place[key] = len(requests)
+            requests.append(turn.request)
+        of_turn.append(place[key])
+    return requests, of_turn

@@ -1,0 +1,217 @@
+"""The commands `rtmc train` and `rtmc evaluate`: from a configuration to a finished run folder.
+
+What this is not: the loop (`loop.py`). This file puts the pieces together, in the order in which they can fail, so that
+bad input is told before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from rich.console import Console
+
+import rtmc
+from rtmc.errors import EstimatorError, RtmcError, unknown_name
+from rtmc.train import checkpoint, models
+from rtmc.train import config as configuration
+from rtmc.train.collect import Collector, acting_of
+from rtmc.train.config import Config
+from rtmc.train.evaluate import evaluate
+from rtmc.train.examples import expert_examples
+from rtmc.train.interrupt import Interrupt
+from rtmc.train.learner import Learner
+from rtmc.train.loop import Trainer
+from rtmc.train.policy import Policy
+from rtmc.train.prompt import ChatFormat, Format, PlainFormat
+from rtmc.train.record import Recorder
+from rtmc.train.report import write_curve, write_report
+
+
+class RunError(RtmcError, ValueError):
+    """A run that cannot start: the message names the folder, key or environment."""
+
+
+@dataclass
+class Parts:
+    """What a configuration builds."""
+
+    config: Config
+    model: Any
+    policy: Policy
+    form: Format
+    collector: Collector
+
+
+def build(config: Config, say: Callable[[str], None]) -> Parts:
+    """Environment, model, adapter and prompt of a configuration; raises before anything is written."""
+    _check_method(config)
+    make_env = env_maker(config)
+    first = make_env()
+    first.close()
+    if config.budget.threads:
+        torch.set_num_threads(config.budget.threads)
+    base, tokenizer = models.load(config.model, say)
+    model = models.with_lora(base, config.lora, config.seed)
+    policy = Policy(
+        model,
+        tokenizer,
+        temperature=config.act.temperature,
+        capacity=config.budget.prefix_tokens,
+        pack_tokens=config.budget.pack_tokens,
+    )
+    if config.prompt.format == "chat":
+        if config.prompt.history is not None or config.prompt.examples:
+            raise RunError('`prompt.history` and `prompt.examples` belong to `prompt.format = "plain"`')
+        form: Format = ChatFormat(tokenizer, config.prompt.system)
+    else:
+        form = PlainFormat(
+            tokenizer,
+            expert_examples(make_env, config.prompt.examples),
+            config.prompt.history,
+            config.prompt.cue,
+            config.prompt.system,
+        )
+    return Parts(config, model, policy, form, Collector(make_env, policy, form))
+
+
+def _check_method(config: Config) -> None:
+    known = {e.name: e for e in rtmc.estimators()}
+    if config.method not in known:
+        raise EstimatorError(unknown_name("method", config.method, known))
+
+
+def env_maker(config: Config, **changes: Any) -> Callable[[], gymnasium.Env]:
+    """A function that makes the configured environment; the first call tells a wrong id or argument."""
+    kwargs = {**config.env.kwargs, **changes}
+
+    def make() -> gymnasium.Env:
+        try:
+            return gymnasium.make(config.env.id, disable_env_checker=True, **kwargs)
+        except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
+            raise RunError(f"`env`: {config.env.id} with {kwargs or 'no arguments'}: {error}") from None
+
+    return make
+
+
+def train_command(config: str | None, overrides: list[str], run: str | None, resume: str | None, as_json: bool) -> int:
+    """`rtmc train`: returns the exit status (0; 130 after Ctrl-C, with a checkpoint written)."""
+    console = Console(stderr=as_json)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    start = None
+    if resume is not None:
+        folder = Path(resume)
+        start = checkpoint.latest(folder)
+        settings = configuration.load(config or folder / "config.toml", overrides)
+    elif config is not None:
+        settings = configuration.load(config, overrides)
+        folder = Path(run) if run else Path("runs") / f"{Path(config).stem}-{settings.method}-{settings.seed}"
+        if (folder / "metrics.jsonl").exists():
+            raise RunError(
+                f"{folder}: holds a run already; go on by `rtmc train --resume {folder}`, or name another folder by `--run`"
+            )
+    else:
+        raise RunError("name a configuration file, or `--resume RUN`")
+
+    parts = build(settings, say)
+    interrupt = Interrupt()
+    try:
+        configuration.save(settings, folder / "config.toml")
+        with Recorder(folder, settings.steps, console, settings.keep_checkpoints) as recorder:
+            learner = Learner(
+                parts.policy, settings.optim, settings.loss, settings.steps, 2 * settings.budget.pack_tokens
+            )
+            trainer = Trainer(settings, parts.collector, learner, recorder, interrupt)
+            if start is not None:
+                trainer.restore(checkpoint.load(start, parts.model))
+                say(f"going on after step {trainer.step} ({start})")
+            _announce(parts, folder, say)
+            began = time.perf_counter()
+            try:
+                with interrupt.armed():
+                    trainer.run()
+            except KeyboardInterrupt:
+                saved = recorder.checkpoint(trainer)
+                say(f"interrupted after step {trainer.step}; saved {saved}. Go on with: rtmc train --resume {folder}")
+                return 130
+            seconds = time.perf_counter() - began
+        parts.model.save_pretrained(str(folder / "adapter"))
+        curve = write_curve(folder, settings)
+        report = write_report(folder, settings, seconds)
+        if as_json:
+            print(json.dumps({"run": str(folder), "seconds": seconds, **trainer.summary()}))
+        _conclude(trainer, folder, [folder / "adapter", curve, report], seconds, say)
+        return 0
+    finally:
+        parts.collector.close()
+
+
+def _announce(parts: Parts, folder: Path, say: Callable[[str], None]) -> None:
+    config = parts.config
+    trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    say(
+        f"{config.method} with {config.model.name} on {config.env.id.rsplit(':', 1)[-1]} {config.env.kwargs}: "
+        f"{config.steps} steps of {config.tasks_per_step} tasks x {config.group_size} rollouts, "
+        f"{trainable:,} trainable weights, {parts.policy.forward.device}; run folder {folder}"
+    )
+
+
+def _conclude(trainer: Trainer, folder: Path, made: list[Path], seconds: float, say: Callable[[str], None]) -> None:
+    (_, first), (last_step, last) = trainer.evaluations[0], trainer.evaluations[-1]
+    say(f"\n{last.sampled.total} held-out tasks, success with 95 % intervals:")
+    say(f"  before RL  sampled {first.sampled}" + (f"   greedy {first.greedy}" if first.greedy else ""))
+    say(f"  after RL   sampled {last.sampled}" + (f"   greedy {last.greedy}" if last.greedy else ""))
+    apart = last.sampled.interval[0] > first.sampled.interval[1]
+    say(
+        f"{last_step} update steps in {seconds / 60:.1f} minutes. Sampled success "
+        + ("rose: the intervals are apart." if apart else "did not clearly rise: the intervals overlap.")
+    )
+    say("wrote " + ", ".join(str(path) for path in made))
+    other = "grpo" if trainer.config.method != "grpo" else "rtmc"
+    say(
+        f"Next: compare with another estimator on the same budget (`make demo METHOD={other}`), go on training "
+        f"(`rtmc train --resume {folder} steps={2 * trainer.config.steps}`), or see the agent act "
+        f"(`rtmc evaluate {folder} evaluation.tasks=8`)."
+    )
+
+
+def evaluate_command(run: str, overrides: list[str], as_json: bool) -> int:
+    """`rtmc evaluate RUN`: the run's newest checkpoint on its held-out tasks."""
+    console = Console(stderr=as_json)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    folder = Path(run)
+    start = checkpoint.latest(folder)
+    settings = configuration.load(folder / "config.toml", overrides)
+    parts = build(settings, say)
+    try:
+        step = checkpoint.load(start, parts.model)["step"]
+        result = evaluate(
+            parts.collector,
+            acting_of(settings),
+            settings.evaluation.tasks,
+            greedy=settings.evaluation.greedy,
+            progress=lambda done, total: say(f"  held-out tasks {done}/{total}"),
+        )
+    finally:
+        parts.collector.close()
+    if as_json:
+        print(json.dumps({"run": run, "step": step, **result.to_json()}))
+        return 0
+    say(f"{settings.evaluation.tasks} held-out tasks after step {step}: sampled {result.sampled}")
+    if result.greedy is not None:
+        say(f"greedy {result.greedy}")
+    for kind, rate in result.by_type.items():
+        say(f"  {kind:<48} {rate}")
+    return 0
