@@ -1,0 +1,142 @@
+"""Credit assignment of one training step: RTMC advantages of 25,600 steps.
+
+8 tasks, 64 rollouts each, 50 steps a rollout; a state is the set of things done so far, as with signatures, so that
+states recur near the root and thin out. Three candidates, same numbers out:
+
+* ours: ``rollout_tree_advantages`` on int64 ids in time order (what ``rtmc.advantages`` calls);
+* dictionaries on ids: the peer. The two passes of the method in plain Python over dictionaries keyed by
+  (state, action), the form in which published ports of it are written, given the same ids as Python integers;
+* dictionaries on strings: the same with text keys, as a trainer that keeps signatures has them.
+
+The first case starts from ids on both sides. The second goes through the estimator with the table at hand, the third
+starts from rows of text on both sides, so that ours pays for turning text into ids and tensors.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+from measure import Case
+
+import rtmc
+from rtmc.kernels.rollout_tree import rollout_tree_advantages
+
+TESTS = ["tests/test_rollout_tree.py"]
+GAMMA, PRIOR_VISITS = 0.99, 2.0
+
+
+def make_group(rng: random.Random, rollouts: int, steps: int) -> list[dict]:
+    """Rollouts of (state text, action text, step reward) and an outcome; actions are drawn with a skew."""
+    made = []
+    for _ in range(rollouts):
+        done: set[str] = set()
+        path = []
+        for _ in range(steps):
+            action = f"view:full@module_{min(int(rng.expovariate(0.35)), 40)}.py"
+            path.append(("|".join(sorted(done)), action, rng.choice((0.005, -0.005, 0.05))))
+            done.add(action)
+        made.append({"steps": path, "outcome": float(rng.random() < 0.4)})
+    return made
+
+
+def dictionary_advantages(groups, gamma, prior_visits):
+    """Per group: backward returns, first visits into a table, then Q - V' read back for every step."""
+    advantages = []
+    for group in groups:
+        visits, weight = defaultdict(int), defaultdict(float)
+        state_visits, state_weight = defaultdict(int), defaultdict(float)
+        for rollout in group:
+            steps = rollout["steps"]
+            returns = [0.0] * len(steps)
+            running = rollout["outcome"]
+            for t in range(len(steps) - 1, -1, -1):
+                running = steps[t][2] + (running if t == len(steps) - 1 else gamma * running)
+                returns[t] = running
+            seen = set()
+            for (state, action, _), value in zip(steps, returns, strict=True):
+                if (state, action) not in seen:
+                    seen.add((state, action))
+                    visits[state, action] += 1
+                    weight[state, action] += value
+                    state_visits[state] += 1
+                    state_weight[state] += value
+        prior = sum(rollout["outcome"] for rollout in group) / len(group)
+        for rollout in group:
+            for state, action, _ in rollout["steps"]:
+                q = weight[state, action] / visits[state, action]
+                v = (state_weight[state] + prior_visits * prior) / (state_visits[state] + prior_visits)
+                advantages.append(q - v)
+    return advantages
+
+
+def as_ids(groups):
+    """The groups with integers for texts."""
+    ids: dict[str, int] = {}
+    number = lambda text: ids.setdefault(text, len(ids))  # noqa: E731
+    return [
+        [{**r, "steps": [(number("s" + s), number("a" + a), x) for s, a, x in r["steps"]]} for r in group]
+        for group in groups
+    ]
+
+
+def as_tensors(groups, device):
+    steps = [step for group in groups for rollout in group for step in rollout["steps"]]
+    lengths = [len(rollout["steps"]) for group in groups for rollout in group]
+    return {
+        "reward": torch.tensor([x for _, _, x in steps], dtype=torch.float64, device=device),
+        "outcome": torch.tensor([r["outcome"] for g in groups for r in g], dtype=torch.float64, device=device),
+        "offsets": torch.tensor([0, *lengths], device=device).cumsum(0),
+        "rollout_group": torch.tensor([i for i, g in enumerate(groups) for _ in g], device=device),
+        "state": torch.tensor([s for s, _, _ in steps], device=device),
+        "action": torch.tensor([a for _, a, _ in steps], device=device),
+    }
+
+
+def largest_difference(ours, other) -> float:
+    other = torch.as_tensor(other, dtype=torch.float64)
+    return (ours.double().cpu() - other.cpu()).abs().max().item()
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    rng = random.Random(0)
+    tasks, rollouts, steps = 8, 64, 50
+    groups = [make_group(rng, rollouts, steps) for _ in range(tasks)]
+    numbered = as_ids(groups)
+    label = f"RTMC advantages, {tasks * rollouts * steps:,} steps"
+
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
+        tensors = as_tensors(numbered, device)
+
+        def ours(tensors=tensors):
+            return rollout_tree_advantages(
+                **tensors, gamma=GAMMA, prior_visits=PRIOR_VISITS, prior="success_rate"
+            ).advantage
+
+        candidates = {"rollout_tree_advantages": ours}
+        candidates["dictionaries on ids"] = lambda: dictionary_advantages(numbered, GAMMA, PRIOR_VISITS)
+        if not quick:
+            candidates["dictionaries on strings"] = lambda: dictionary_advantages(groups, GAMMA, PRIOR_VISITS)
+        yield Case(label, candidates, device, agree=largest_difference, bound=1e-12)
+
+    rows = [
+        {"group": g, "rollout": (g, r), "index": t, "state": s, "action": a, "reward": x, "outcome": rollout["outcome"]}
+        for g, group in enumerate(groups)
+        for r, rollout in enumerate(group)
+        for t, (s, a, x) in enumerate(rollout["steps"])
+    ]  # fmt: skip
+    table = rtmc.StepTable.from_rows(rows, dtype=torch.float64)
+    candidates = {
+        'rtmc.advantages(table, "rtmc")': lambda: rtmc.advantages(
+            table, "rtmc", gamma=GAMMA, prior_visits=PRIOR_VISITS
+        ),
+        "dictionaries on strings": lambda: dictionary_advantages(groups, GAMMA, PRIOR_VISITS),
+    }
+    yield Case(f"{label}, through the estimator", candidates, agree=largest_difference, bound=1e-12)
+    candidates = {
+        "StepTable.from_rows + advantages": lambda: rtmc.advantages(
+            rtmc.StepTable.from_rows(rows, dtype=torch.float64), "rtmc", gamma=GAMMA, prior_visits=PRIOR_VISITS
+        ),
+        "dictionaries on strings": lambda: dictionary_advantages(groups, GAMMA, PRIOR_VISITS),
+    }
+    yield Case(f"{label}, from rows of text", candidates, agree=largest_difference, bound=1e-12)

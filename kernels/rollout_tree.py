@@ -1,0 +1,256 @@
+"""RTMC, Rollout-Tree Monte Carlo: the advantages of all steps of many groups, end to end.
+
+A group pools the rollouts of one task. G_t is the discounted return of a step with the outcome added to the
+last reward of its rollout (``returns.py``). Over the rollouts of the group whose outcome is known,
+
+    N(s,a) = number of visits of the pair        W(s,a) = sum of G over those visits
+    N(s)   = sum_a N(s,a)                        W(s)   = sum_a W(s,a)
+    q = Q(s,a) = W(s,a) / N(s,a)
+    v = V'(s)  = (W(s) + prior_visits * P) / (N(s) + prior_visits)
+    advantage  = Q(s,a) - V'(s)
+
+``first_visit``: a rollout visits a pair once, at its first step there (later steps read the same values);
+else every step is a visit. P, the group's prior, is the mean outcome over its known rollouts
+("success_rate") or the mean of G at their first step ("mean_return", where a rollout without steps counts
+with its outcome). Rollouts without steps count in P alone.
+
+Edge cases. An unknown (NaN) outcome: the rollout is absent from N, W and P; its steps get advantage 0 and
+read q, v and visits of their cells as the others made them (q = v where no known rollout has the pair), and
+their ``returns`` hold the step rewards alone. A group in which no outcome is known: P = 0, so q = v =
+advantage = 0, visits 0. A pair visited once through the only visit of its state: advantage = prior_visits /
+(1 + prior_visits) * (G - P).
+
+Sums use the fixed grid of ``segments.py`` ("Exact sums"), set per group from max |G| and the number of rows
+of its known rollouts: they are exact in any order, so moving rollouts or mixing groups changes no bit, and
+the three ways to fill the table below (a numba loop; one program a group; sorted cells) give the same bits
+from the same returns.
+
+Source: arXiv 2604.11037. The smoothing is read from ports of it, the paper's equation being unavailable.
+
+Not here: normalisation, the filter of uniform groups, shaping of step rewards.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from rtmc.kernels import returns as _returns
+from rtmc.kernels import segments as _segments
+from rtmc.kernels.backend import FLOAT_DTYPES, check_offsets, check_range, check_tensor, register_op
+from rtmc.kernels.ids import _ids_numba, ids_and_firsts_triton
+from rtmc.kernels.tree_table import Prepared, table_numba, table_triton
+
+__all__ = ["RolloutTree", "rollout_tree_advantages"]
+
+_PRIORS = ("success_rate", "mean_return")
+
+
+class RolloutTree(NamedTuple):
+    """Each (S,), one entry a step; the counts int64, the others in the reward's dtype. Formulas: top of the file."""
+
+    advantage: torch.Tensor
+    q: torch.Tensor
+    v: torch.Tensor
+    returns: torch.Tensor
+    visits: torch.Tensor
+    action_visits: torch.Tensor
+
+
+def _tree_reference(
+    reward: torch.Tensor,
+    outcome: torch.Tensor,
+    offsets: torch.Tensor,
+    rollout_group: torch.Tensor,
+    state: torch.Tensor,
+    action: torch.Tensor,
+    gamma: float,
+    prior_visits: float,
+    prior: str,
+    first_visit: bool,
+) -> tuple[torch.Tensor, ...]:
+    """The table as dictionaries. Sums are correctly rounded (``math.fsum``), so no order shows in them."""
+    known = ~outcome.isnan()
+    final = torch.where(known, outcome.double(), 0.0)
+    returns = _returns._returns_reference(reward.double(), offsets, gamma, final)
+    bounds = offsets.tolist()
+    groups, states, actions = rollout_group.tolist(), state.tolist(), action.tolist()
+    gains = returns.tolist()
+
+    priors: dict[int, list[float]] = {}
+    by_pair: dict[tuple[int, int, int], list[float]] = {}
+    by_state: dict[tuple[int, int], list[float]] = {}
+    for r, group in enumerate(groups):
+        if not known[r]:
+            continue
+        begin, end = bounds[r], bounds[r + 1]
+        start_value = gains[begin] if prior == "mean_return" and end > begin else float(final[r])
+        priors.setdefault(group, []).append(start_value)
+        seen = set()
+        for t in range(begin, end):
+            pair = (group, states[t], actions[t])
+            if first_visit and pair in seen:
+                continue
+            seen.add(pair)
+            by_pair.setdefault(pair, []).append(gains[t])
+            by_state.setdefault(pair[:2], []).append(gains[t])
+
+    columns = torch.zeros(3, len(gains), dtype=torch.float64)
+    counts = torch.zeros(2, len(gains), dtype=torch.int64)
+    for r, group in enumerate(groups):
+        p = _sum(priors[group]) / len(priors[group]) if group in priors else 0.0
+        for t in range(bounds[r], bounds[r + 1]):
+            in_state = by_state.get((group, states[t]), [])
+            in_pair = by_pair.get((group, states[t], actions[t]), [])
+            weight = len(in_state) + prior_visits
+            v = (_sum(in_state) + prior_visits * p) / weight if weight > 0 else 0.0
+            q = _sum(in_pair) / len(in_pair) if in_pair else v
+            columns[:, t] = torch.tensor([q - v if known[r] else 0.0, q, v], dtype=torch.float64)
+            counts[:, t] = torch.tensor([len(in_state), len(in_pair)])
+    device, dtype = reward.device, reward.dtype
+    floats = (column.to(device, dtype, copy=True) for column in (*columns.unbind(0), returns))
+    return *floats, *(column.to(device, copy=True) for column in counts.unbind(0))
+
+
+def _sum(values: list[float]) -> float:
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def _prepare(reward, outcome, offsets, rollout_group, gamma, prior, returns_of, ids_of, stats_of):
+    """The pieces that every backend shares, made by that backend's own ops."""
+    known = ~outcome.isnan()
+    final = torch.where(known, outcome.double(), 0.0)
+    returns = returns_of(reward.double(), offsets, gamma, final)
+    group, count = ids_of([rollout_group])[:2]
+    groups = int(count)
+    length = offsets.diff()
+    rollout = torch.repeat_interleave(torch.arange(len(length), device=reward.device), length)
+    start_value = final
+    if prior == "mean_return" and returns.shape[0]:
+        first_row = offsets[:-1].clamp_max(returns.shape[0] - 1)
+        start_value = torch.where(length > 0, returns[first_row], final)
+    known_group = torch.where(known, group, -1)
+    members, _, mean, _, _, _ = stats_of(start_value, known_group, groups, None)
+    number, _, _, _, low, high = stats_of(returns, known_group[rollout], groups, None)
+    bound = torch.maximum(low.abs(), high.abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    return Prepared(
+        returns,
+        rollout,
+        known.long(),
+        group,
+        torch.where(number > 0, bound, 0.0),
+        number,
+        torch.where(members > 0, mean, 0.0),
+    )
+
+
+def _tree_triton(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit):
+    check_offsets("offsets", offsets, reward.shape[0])
+    have = _prepare(
+        reward,
+        outcome,
+        offsets,
+        rollout_group,
+        gamma,
+        prior,
+        _returns._returns_triton,
+        ids_and_firsts_triton,
+        _segments._segment_triton,
+    )
+    dtype = reward.dtype if reward.dtype.itemsize >= 4 else torch.float64
+    floats, counts = table_triton(have, state, action, prior_visits, first_visit, dtype)
+    advantage, q, v = (row.to(reward.dtype, copy=True) for row in floats.unbind(0))
+    return advantage, q, v, have.returns.to(reward.dtype, copy=True), *(row.clone() for row in counts.unbind(0))
+
+
+def _tree_numba(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit):
+    check_offsets("offsets", offsets, reward.shape[0])
+    have = _prepare(
+        reward.detach(),
+        outcome.detach(),
+        offsets,
+        rollout_group,
+        gamma,
+        prior,
+        _returns._returns_numba,
+        _ids_numba,
+        _segments._segment_numba,
+    )
+    *columns, n_s, n_sa = table_numba(have, offsets, state, action, prior_visits, first_visit)
+    floats = (*columns, have.returns)
+    return *(column.to(reward.dtype, copy=True) for column in floats), n_s, n_sa
+
+
+def _tree_fake(reward, outcome, offsets, rollout_group, state, action, *options):
+    rows = reward.shape[0]
+    return *(reward.new_empty(rows) for _ in range(4)), *(state.new_empty(rows) for _ in range(2))
+
+
+_op = register_op(
+    "rollout_tree_advantages",
+    "(Tensor reward, Tensor outcome, Tensor offsets, Tensor rollout_group, Tensor state, Tensor action, "
+    "float gamma, float prior_visits, str prior, bool first_visit=True) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    reference=_tree_reference,
+    triton=_tree_triton,
+    numba=_tree_numba,
+    fake=_tree_fake,
+)
+
+
+def rollout_tree_advantages(
+    reward: torch.Tensor,
+    outcome: torch.Tensor,
+    offsets: torch.Tensor,
+    rollout_group: torch.Tensor,
+    state: torch.Tensor,
+    action: torch.Tensor,
+    gamma: float,
+    prior_visits: float,
+    prior: str,
+    first_visit: bool = True,
+) -> RolloutTree:
+    """RTMC of every step (formulas and edge cases: top of this file).
+
+    Parameters
+    ----------
+    reward : (S,) float16, bfloat16, float32 or float64
+        Step rewards without the outcome; the rows of a rollout are adjacent and in time order.
+    outcome : (R,) floating
+        Verifier's reward; NaN = unknown.
+    offsets : (R+1,) int64
+        Rollout r is rows offsets[r] : offsets[r+1].
+    rollout_group : (R,) int64
+        Group of each rollout; any values, any order.
+    state, action : (S,) int64
+        Keys; equal ids of different groups are different states.
+    gamma : float in [0, 1]
+    prior_visits : float >= 0
+        Weight of the prior, in visits.
+    prior : "success_rate" or "mean_return"
+    first_visit : bool
+        False counts every step as a visit.
+
+    Returns
+    -------
+    RolloutTree, each (S,); computed in float64 and rounded once to the reward's dtype. Not differentiable.
+
+    Raises TypeError or ValueError for a wrong dtype, shape, device, option, or offsets that are no partition.
+    """
+    check_tensor("reward", reward, dtypes=FLOAT_DTYPES, shape=("S",))
+    rows, device = tuple(reward.shape), reward.device
+    check_tensor("outcome", outcome, dtypes=FLOAT_DTYPES, shape=("R",), device=device)
+    rollouts = outcome.shape[0]
+    check_tensor("offsets", offsets, dtypes=torch.int64, shape=(rollouts + 1,), device=device)
+    check_tensor("rollout_group", rollout_group, dtypes=torch.int64, shape=(rollouts,), device=device)
+    check_tensor("state", state, dtypes=torch.int64, shape=rows, device=device)
+    check_tensor("action", action, dtypes=torch.int64, shape=rows, device=device)
+    gamma = check_range("gamma", gamma, 0.0, 1.0)
+    prior_visits = check_range("prior_visits", prior_visits, 0.0, math.inf, high_open=True)
+    if prior not in _PRIORS:
+        raise ValueError(f"`prior`: got {prior!r}; wanted one of {', '.join(map(repr, _PRIORS))}")
+    if not isinstance(first_visit, bool):
+        raise TypeError(f"`first_visit`: got {first_visit!r}; wanted True or False")
+    return RolloutTree(
+        *_op(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit)
+    )

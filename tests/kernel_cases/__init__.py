@@ -1,0 +1,68 @@
+"""Cases of the kernels, one file an op, found by its place here. A file may define
+
+``cases()``: (name, body) pairs. ``body(device)`` calls the public op and raises where it differs from a truth
+computed elsewhere in float64; sizes up to about 2,000. The bodies run on the CPU and on CUDA
+(``tests/test_kernel_cases.py``) and in Triton's interpreter (``tests/interpreter.py``).
+
+``aot()``: ``AotCase`` entries, what to compile ahead of time (``tests/aot.py``). Every function named ``*_kernel``
+in ``kernels/`` needs one; ``tests/test_aot.py`` fails without.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+
+class AotCase(NamedTuple):
+    """One compilation: ``types`` of the run-time arguments in order ("*fp32", "i64", ...), constexprs by name."""
+
+    kernel: Any
+    types: str
+    constexprs: dict[str, Any]
+    num_warps: int = 4
+    may_spill: str = ""  # a reason, where spills are expected
+
+
+def modules() -> list[ModuleType]:
+    stems = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+    return [importlib.import_module(f"{__name__}.{stem}") for stem in stems]
+
+
+def all_cases() -> list[tuple[str, Callable[[str], None]]]:
+    return [
+        (f"{module.__name__.split('.')[-1]}: {name}", body)
+        for module in modules()
+        if hasattr(module, "cases")
+        for name, body in module.cases()
+    ]
+
+
+def all_aot() -> list[AotCase]:
+    return [case for module in modules() if hasattr(module, "aot") for case in module.aot()]
+
+
+def close(got: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float = 0.0) -> None:
+    """``got`` against a float64 truth, NaN equal to NaN; says where they differ most."""
+    torch.testing.assert_close(got.double().cpu(), truth.double().cpu(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def offsets_of(lengths: Iterable[int]) -> torch.Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def poison(tensor: torch.Tensor) -> torch.Tensor:
+    """Fill with values that no result contains: NaN, or a number far outside every table."""
+    if tensor.dtype.is_floating_point:
+        return tensor.fill_(float("nan"))
+    return tensor.fill_(True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).min // 3)
+
+
+def poison_fresh_memory(setattr_: Callable[[Any, str, Any], None] = setattr) -> None:
+    """From now on torch's uninitialised tensors are poisoned, so an element that a kernel forgets shows."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        original = getattr(owner, name)
+        setattr_(owner, name, lambda *a, _original=original, **k: poison(_original(*a, **k)))

@@ -1,0 +1,41 @@
+"""Cases of ``dense_ids``: a dictionary numbers tuples in the order in which they come."""
+
+import functools
+
+import torch
+
+from rtmc.kernels.ids import dense_ids
+from tests.kernel_cases import AotCase
+
+
+def check(device, rows, keys, spread, strided):
+    torch.manual_seed(rows)
+    columns = [torch.randint(-spread, spread + 1, (rows,)) * (2**33 + 1) for _ in range(keys)]
+    seen: dict[tuple[int, ...], int] = {}
+    truth = [seen.setdefault(row, len(seen)) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    on_device = [c.to(device) for c in columns]
+    if strided:
+        on_device = [torch.stack([c, c], 1)[:, 1] for c in on_device]
+    ids, count = dense_ids(*on_device)
+    assert ids.tolist() == truth
+    assert count.shape == ()
+    assert int(count) == len(seen)
+
+
+def cases():
+    for rows in (0, 1, 1023, 1024, 1025):
+        yield f"{rows} rows", functools.partial(check, rows=rows, keys=2, spread=5, strided=False)
+    for keys in (1, 3):
+        yield f"{keys} keys", functools.partial(check, rows=700, keys=keys, spread=3, strided=True)
+    yield "all equal", functools.partial(check, rows=300, keys=2, spread=0, strided=False)
+    yield "nearly all different", functools.partial(check, rows=900, keys=2, spread=10**6, strided=False)
+
+
+def aot():
+    from rtmc.kernels.ids import _BLOCK, _mark_runs_kernel, _spread_ids_kernel
+
+    for keys in (1, 2, 3):
+        yield AotCase(_mark_runs_kernel, "*i64 *i64 *i64 *i64 i32", {"KEYS": keys, "BLOCK": _BLOCK})
+    # A size of 1 reaches the kernel as a compile-time constant.
+    yield AotCase(_mark_runs_kernel, "*i64 *i64 *i64 *i64", {"S": 1, "KEYS": 2, "BLOCK": _BLOCK})
+    yield AotCase(_spread_ids_kernel, "*i64 *i64 *i64 *i64 i32", {"BLOCK": _BLOCK})

@@ -1,0 +1,143 @@
+"""Cases of ``rollout_tree_advantages``: RTMC in exact fractions, straight from its definition."""
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from fractions import Fraction
+
+import torch
+
+import rtmc.kernels.tree_table as tree_table
+from rtmc.kernels.rollout_tree import rollout_tree_advantages
+from tests.kernel_cases import AotCase, close, offsets_of
+
+FIELDS = ("advantage", "q", "v", "returns", "visits", "action_visits")
+
+
+def random_tree(seed, rollouts, groups, longest, states=5, actions=3, unknown=0.2):
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, longest + 1, (rollouts,), generator=g)
+    offsets = offsets_of(lengths.tolist())
+    rows = int(offsets[-1])
+    outcome = torch.randint(0, 2, (rollouts,), generator=g).double()
+    outcome[torch.rand(rollouts, generator=g) < unknown] = math.nan
+    return {
+        "reward": torch.randn(rows, generator=g, dtype=torch.float64) * 0.1,
+        "outcome": outcome,
+        "offsets": offsets,
+        "rollout_group": torch.randint(0, groups, (rollouts,), generator=g) * 7 - 3,
+        "state": torch.randint(-1, states, (rows,), generator=g) * 2**40,
+        "action": torch.randint(0, actions, (rows,), generator=g),
+    }
+
+
+def exact(tree, gamma, prior_visits, prior, first_visit):
+    """Column name -> list, from fractions."""
+    gamma, strength = Fraction(gamma), Fraction(prior_visits)
+    offsets, group = tree["offsets"].tolist(), tree["rollout_group"].tolist()
+    state, action = tree["state"].tolist(), tree["action"].tolist()
+    outcome = tree["outcome"].tolist()
+    gain = [Fraction(x) for x in tree["reward"].tolist()]
+    paths = [range(a, b) for a, b in itertools.pairwise(offsets)]
+    starts, by_state, by_pair = defaultdict(list), defaultdict(list), defaultdict(list)
+    for path, g, won in zip(paths, group, outcome, strict=True):
+        known = not math.isnan(won)
+        if known and len(path):
+            gain[path[-1]] += Fraction(won)
+        for t in reversed(path[:-1]):
+            gain[t] += gamma * gain[t + 1]
+        if known:
+            by_return = prior == "mean_return" and len(path)
+            starts[g].append(gain[path[0]] if by_return else Fraction(won))
+            pairs = [(state[t], action[t]) for t in path]
+            for k, t in enumerate(path):
+                if not first_visit or pairs[k] not in pairs[:k]:
+                    by_state[g, state[t]].append(gain[t])
+                    by_pair[g, state[t], action[t]].append(gain[t])
+    totals = {cell: sum(gains) for cells in (by_state, by_pair) for cell, gains in cells.items()}
+    out: dict[str, list[float]] = {field: [] for field in FIELDS}
+    for path, g, won in zip(paths, group, outcome, strict=True):
+        p = sum(starts[g]) / len(starts[g]) if starts[g] else Fraction(0)
+        for t in path:
+            in_state, in_pair = (g, state[t]), (g, state[t], action[t])
+            n_s, n_sa = len(by_state[in_state]), len(by_pair[in_pair])
+            v = (totals.get(in_state, 0) + strength * p) / (n_s + strength) if n_s + strength else Fraction(0)
+            q = totals[in_pair] / n_sa if n_sa else v
+            advantage = q - v if not math.isnan(won) else Fraction(0)
+            row = (advantage, q, v, gain[t], n_s, n_sa)
+            for field, value in zip(FIELDS, row, strict=True):
+                out[field].append(float(value))
+    return out
+
+
+def check(device, tree, gamma=0.97, prior_visits=2.0, prior="success_rate", first_visit=True, paths=("",)):
+    truth = exact(tree, gamma, prior_visits, prior, first_visit)
+    arguments = {name: tensor.to(device) for name, tensor in tree.items()}
+    arguments["state"] = torch.stack([arguments["state"]] * 2, 1)[:, 1]
+    results = []
+    saved = tree_table.LARGEST_BLOCK
+    for path in paths:
+        try:
+            tree_table.LARGEST_BLOCK = 0 if path == "sorted" else saved
+            got = rollout_tree_advantages(
+                **arguments, gamma=gamma, prior_visits=prior_visits, prior=prior, first_visit=first_visit
+            )
+        finally:
+            tree_table.LARGEST_BLOCK = saved
+        results.append(got)
+        for field in FIELDS:
+            value = getattr(got, field)
+            assert value.shape == tree["reward"].shape
+            # A few float64 roundings, then one to the reward's dtype.
+            unit = torch.finfo(tree["reward"].dtype).eps
+            close(value, torch.tensor(truth[field], dtype=torch.float64), rtol=max(unit, 1e-13), atol=1e-13)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True)), "the paths differ"
+
+
+def check_large_group(device):
+    """One group of more rows than a block: the sorted path by its own choice."""
+    tree = random_tree(5, rollouts=24, groups=1, longest=110, states=9, actions=4)
+    assert len(tree["reward"]) > tree_table.LARGEST_BLOCK
+    check(device, tree, gamma=0.5)
+
+
+def cases():
+    tree = random_tree(1, rollouts=12, groups=3, longest=9)
+    for prior in ("success_rate", "mean_return"):
+        for first_visit in (True, False):
+            for prior_visits in (0.0, 2.0):
+                name = f"{prior}, first_visit {first_visit}, prior_visits {prior_visits:g}"
+                yield name, functools.partial(
+                    check, tree=tree, prior=prior, first_visit=first_visit, prior_visits=prior_visits,
+                    paths=("group", "sorted"),
+                )  # fmt: skip
+    for dtype in (torch.float32, torch.bfloat16):
+        yield f"{dtype}", functools.partial(check, tree={**tree, "reward": tree["reward"].to(dtype)})
+    wide = random_tree(2, rollouts=20, groups=2, longest=40)
+    yield "wider groups", functools.partial(check, tree=wide, gamma=1.0, paths=("group", "sorted"))
+    yield "one more than a block", check_large_group
+    yield "no rows", functools.partial(check, tree=random_tree(3, 3, 2, 0))
+    yield "no rollouts", functools.partial(check, tree=random_tree(3, 0, 1, 0))
+    yield "nobody known", functools.partial(check, tree=random_tree(4, 6, 2, 5, unknown=1.1), paths=("group", "sorted"))
+
+
+def aot():
+    from rtmc.kernels.tree_table import _BLOCK, _cell_kernel, _group_kernel, _read_kernel
+
+    for scalar, block, first in (("fp32", 128, True), ("fp32", 1024, True), ("fp64", 1024, False)):
+        yield AotCase(
+            _group_kernel,
+            f"*fp64 *i64 *i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *{scalar} *i64 i32",
+            {"FIRST": first, "BLOCK": block},
+            num_warps=min(max(block // 128, 1), 8),
+        )
+    types = "*fp64 *i64 *i64 *i64 *i64 *fp64 *i64 *i64 *fp64"
+    yield AotCase(_cell_kernel, types, {"BLOCK": 128}, num_warps=1)
+    types = "*i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *fp64 *fp32 *i64 i32"
+    yield AotCase(_read_kernel, types, {"BLOCK": _BLOCK})
+    # A size of 1 reaches the kernel as a compile-time constant.
+    constexprs = {"S": 1, "FIRST": True, "BLOCK": 32}
+    types = "*fp64 *i64 *i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *fp32 *i64"
+    yield AotCase(_group_kernel, types, constexprs, num_warps=1)

@@ -1,0 +1,202 @@
+"""Which code runs, what happens where it cannot, what an import costs, and the argument checks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rtmc.kernels import backend
+from rtmc.kernels.returns import _returns_loop, discounted_returns
+
+ROOT = Path(__file__).resolve().parents[1]
+OP_FILES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py"))
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("RTMC_BACKEND", "TRITON_INTERPRET")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**clean, "PYTHONPATH": str(ROOT), **env},
+        timeout=300,
+    )
+
+
+ONE_CALL = """
+import torch
+from rtmc.kernels.returns import discounted_returns
+print(discounted_returns(torch.ones(3), torch.tensor([0, 3]), 0.5).tolist())
+"""
+
+
+def test_the_device_decides_when_nothing_is_asked(monkeypatch):
+    monkeypatch.delenv("RTMC_BACKEND", raising=False)
+    assert backend.backend_for("cpu") == "numba"
+    assert backend.backend_for("cuda") == "triton"
+    monkeypatch.setenv("RTMC_BACKEND", "")
+    assert backend.backend_for("cpu") == "numba"
+
+
+def test_the_reference_can_be_asked_for_on_any_device(monkeypatch):
+    monkeypatch.setenv("RTMC_BACKEND", "reference")
+    assert backend.backend_for("cpu") == backend.backend_for("cuda") == "reference"
+
+
+def test_the_switch_reaches_the_op(monkeypatch):
+    called = []
+
+    def recorder(name):
+        def run(x, n):
+            called.append((name, n))
+            return x.clone()
+
+        return run
+
+    op = backend.register_op(
+        "test_backend_probe",
+        "(Tensor x, int n=3) -> Tensor",
+        **{name: recorder(name) for name in ("reference", "triton", "numba")},
+        fake=lambda x, n: torch.empty_like(x),
+    )
+    monkeypatch.delenv("RTMC_BACKEND", raising=False)
+    op(torch.ones(1))
+    monkeypatch.setenv("RTMC_BACKEND", "reference")
+    op(torch.ones(1), 4)
+    monkeypatch.setenv("RTMC_BACKEND", "triton")
+    monkeypatch.setattr(backend, "interpreting", lambda: True)
+    op(torch.ones(1), 3)
+    assert called == [("numba", 3), ("reference", 4), ("triton", 3)]
+
+
+@pytest.mark.parametrize("word", ["numba", "Triton", "cuda", "1"])
+def test_another_word_is_an_error_that_names_the_right_ones(monkeypatch, word):
+    monkeypatch.setenv("RTMC_BACKEND", word)
+    with pytest.raises(ValueError, match=rf"RTMC_BACKEND='{word}'.*'triton', 'reference'"):
+        discounted_returns(torch.ones(1), torch.tensor([0, 1]), 0.5)
+
+
+def test_triton_on_the_cpu_without_the_interpreter_raises():
+    done = python(ONE_CALL, RTMC_BACKEND="triton")
+    assert done.returncode != 0
+    assert "TRITON_INTERPRET=1" in done.stderr.splitlines()[-1]
+
+
+HIDE_TRITON = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def test_without_triton_every_file_imports_and_the_cpu_computes():
+    code = f"HIDDEN = {{'triton'}}{HIDE_TRITON}import importlib\n"
+    code += "".join(f"importlib.import_module('rtmc.kernels.{stem}')\n" for stem in OP_FILES)
+    code += "from rtmc.kernels import backend\nassert not backend.HAS_TRITON\n" + ONE_CALL
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "[1.75, 1.5, 1.0]"
+    refused = python(code, RTMC_BACKEND="triton")
+    assert "Triton is not installed" in refused.stderr.splitlines()[-1]
+
+
+def test_without_triton_a_kernel_refuses_to_launch():
+    code = f"HIDDEN = {{'triton'}}{HIDE_TRITON}"
+    code += "from rtmc.kernels.returns import _returns_kernel\n_returns_kernel[(1,)]()"
+    assert "`_returns_kernel` is a Triton kernel and Triton is not installed" in python(code).stderr
+
+
+def test_importing_the_kernels_does_not_import_numba():
+    code = "import sys, importlib\n"
+    code += "".join(f"importlib.import_module('rtmc.kernels.{stem}')\n" for stem in OP_FILES)
+    done = python(code + "print('numba' in sys.modules)\n" + ONE_CALL + "print('numba' in sys.modules)")
+    assert done.returncode == 0, done.stderr
+    # The last line shows that the first one could have failed.
+    assert done.stdout.split("\n")[::2][:2] == ["False", "True"]
+
+
+def test_a_compiled_function_calls_another():
+    @backend.lazy_njit
+    def caller(x):
+        return _doubled(x) + 1
+
+    assert _doubled(3) == 6
+    caller_globals = caller.py_func.__globals__
+    assert caller_globals["_doubled"] is _doubled
+    assert caller(3) == 7
+
+
+def test_a_compiled_function_of_another_file_is_refused():
+    caller = backend.lazy_njit(lambda x: _returns_loop(x))
+    with pytest.raises(TypeError, match="`_returns_loop` of another file"):
+        caller(3)
+
+
+@backend.lazy_njit
+def _doubled(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda t: backend.check_tensor("a", [1], dtypes=torch.int64), TypeError, ["`a`", "list", "torch.Tensor"]),
+        (
+            lambda t: backend.check_tensor("a", t, dtypes=(torch.float32, torch.float64), shape=("S",)),
+            ValueError,
+            ["`a`", "int64 of shape (2, 3)", "float32 or float64 of shape (S,)"],
+        ),
+        (
+            lambda t: backend.check_tensor("a", t, dtypes=torch.int64, shape=(2, 4)),
+            ValueError,
+            ["(2, 3)", "(2, 4)"],
+        ),
+        (
+            lambda t: backend.check_tensor("a", t, dtypes=torch.int64, device=torch.device("meta")),
+            ValueError,
+            ["on cpu", "on meta"],
+        ),
+        (lambda t: backend.check_range("p", 1.5, 0.0, 1.0), ValueError, ["`p`", "1.5", "[0.0, 1.0]"]),
+        (lambda t: backend.check_range("p", 0, 0.0, 1.0, low_open=True), ValueError, ["(0.0, 1.0]"]),
+        (lambda t: backend.check_range("p", float("nan"), 0.0, 1.0), ValueError, ["nan"]),
+        (lambda t: backend.check_range("p", t, 0.0, 1.0), TypeError, ["Tensor", "number"]),
+        (lambda t: backend.check_offsets("o", torch.tensor([0, 3, 2]), 2), ValueError, ["`o`", "decrease"]),
+        (lambda t: backend.check_offsets("o", torch.tensor([1, 3]), 3), ValueError, ["from 1 to 3", "0 to 3"]),
+        (lambda t: backend.check_offsets("o", torch.tensor([0, 3]), 4), ValueError, ["from 0 to 3", "0 to 4"]),
+    ],
+)
+def test_checks_name_the_argument_what_came_and_what_is_wanted(call, error, words):
+    with pytest.raises(error) as caught:
+        call(torch.zeros(2, 3, dtype=torch.int64))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_checks_pass_what_fits():
+    t = torch.zeros(2, 3, dtype=torch.int64)
+    backend.check_tensor("a", t, dtypes=torch.int64, shape=("B", 3), device=t.device)
+    assert backend.check_range("p", 1, 0.0, 1.0) == 1.0
+    backend.check_offsets("o", torch.tensor([0, 0, 4]), 4)
+
+
+@pytest.mark.parametrize(("n", "wanted"), [(0, 1), (1, 1), (2, 2), (3, 4), (1024, 1024), (1025, 2048)])
+def test_next_power_of_2(n, wanted):
+    assert backend.next_power_of_2(n) == wanted
+
+
+def test_strided_and_cast_arrays():
+    t = torch.arange(12.0).reshape(3, 4)
+    assert backend.as_numpy(t.T).tolist() == t.T.tolist()
+    assert backend.as_numpy(t[:, ::2], torch.float64).flags.c_contiguous
+    assert str(backend.as_numpy(t.bfloat16(), torch.float32).dtype) == "float32"
+
+
+def test_fresh_memory_is_poisoned_here():
+    assert torch.empty(3).isnan().all()
+    assert torch.ones(2).new_empty(2).isnan().all()
+    assert (torch.empty_like(torch.ones(2).long()) < -(2**60)).all()
