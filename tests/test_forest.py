@@ -16,7 +16,9 @@ KINDS = ["llama", "qwen2", "qwen3"]
 
 def _sequences(rng: np.random.Generator, shared: int = 9) -> list[tuple[int, ...]]:
     head = rng.integers(0, 300, shared).tolist()
-    return [tuple(head[: int(cut)] + rng.integers(0, 300, int(n)).tolist()) for cut, n in ((9, 4), (9, 7), (5, 8), (0, 11))]
+    return [
+        tuple(head[: int(cut)] + rng.integers(0, 300, int(n)).tolist()) for cut, n in ((9, 4), (9, 7), (5, 8), (0, 11))
+    ]
 
 
 def _plain(model: torch.nn.Module, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -68,7 +70,10 @@ def test_growth_and_emptying_change_nothing() -> None:
         for tokens, path in zip(sequences, paths, strict=True):
             cache = store.cache(np.asarray(path[:-1]))
             hidden = store.forward(
-                np.asarray(tokens[-1:]), np.asarray([len(tokens) - 1]), torch.ones(1, len(tokens), dtype=torch.bool), cache
+                np.asarray(tokens[-1:]),
+                np.asarray([len(tokens) - 1]),
+                torch.ones(1, len(tokens), dtype=torch.bool),
+                cache,
             )
             torch.testing.assert_close(hidden[0], _plain(model, tokens)[-1], atol=2e-5, rtol=1e-4)
 

@@ -220,9 +220,9 @@ def _explain(error: ValidationError) -> str:
         table = ".".join(place[:-1])
         siblings = [k.rsplit(".", 1)[-1] for k in known if k.rpartition(".")[0] == table]
         elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == place[-1]]
-        near = get_close_matches(key, known, n=3, cutoff=0.6) or elsewhere
+        near = elsewhere or get_close_matches(key, known, n=3, cutoff=0.6)
         text = unknown_name("key", key, siblings)
-        if near and "did you mean" not in text:
+        if near and f"`{near[0]}`" not in text:
             text += f"; perhaps `{near[0]}`"
         return text
     wanted = first["msg"][0].lower() + first["msg"][1:]

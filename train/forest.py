@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +30,10 @@ ROOT = -1
 class CachedForward:
     """One forward pass over packed nodes, through whatever the installed transformers calls its cache argument.
 
-    `model` is a causal LM (bare or wrapped by peft); `body` its decoder without the vocabulary projection.
+    `model` is a causal LM (a torch module, bare or wrapped by peft); `body` its decoder without the vocabulary projection.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.model = model
         self.base = base
@@ -225,7 +226,7 @@ def visibility(nodes: Nodes, rows: Sequence[int], past: Sequence[int]) -> torch.
 class adapter_off:
     """The base model inside the block (peft's adapters disabled); does nothing for a bare model."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self._context = model.disable_adapter() if hasattr(model, "disable_adapter") else None
 
     def __enter__(self) -> None:
@@ -257,7 +258,8 @@ def pack_live(
     Neighbours in the given order share a pack, so callers list requests of one task together.
     """
     members: list[int] = []
-    live, frozen = 0, set()
+    live = 0
+    frozen: set[int] = set()
     for i, tree in enumerate(trees):
         union = frozen | set(frozen_paths[i])
         if members and (live + len(tree) > pack_tokens or len(union) > pack_frozen):

@@ -152,7 +152,8 @@ class Learner:
             entropy = (scores.entropy * visits).sum() / turns
             objective = loss - self.loss.entropy * entropy
             if not torch.isfinite(objective):
-                return self._bad()
+                self._bad()
+                return None
             objective.backward()
             share = len(tokens.edge) / total
             sums["loss"] += float(loss.detach())
@@ -162,7 +163,8 @@ class Learner:
             sums["clip_fraction"] += float(stats.clip_low + stats.clip_high) * share
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.optim.grad_norm)
         if not torch.isfinite(norm):
-            return self._bad()
+            self._bad()
+            return None
         self.optimizer.step()
         self.bad_in_a_row = 0
         sums["grad_norm"] = float(norm)

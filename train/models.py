@@ -111,7 +111,7 @@ def device_of(config: Model) -> torch.device:
     return torch.device(config.device)
 
 
-def load(config: Model, say: Callable[[str], None] = lambda text: None) -> tuple[torch.nn.Module, Any]:
+def load(config: Model, say: Callable[[str], None] = lambda text: None) -> tuple[Any, Any]:
     """(model in evaluation mode with frozen weights, tokenizer). Raises ModelError."""
     name = resolve(config.name, say)
     device = device_of(config)
@@ -152,7 +152,7 @@ def fingerprint(model: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def with_lora(model: torch.nn.Module, config: Lora, seed: int) -> PeftModel:
+def with_lora(model: Any, config: Lora, seed: int) -> PeftModel:
     """The model with a fresh adapter (equal to the base model until it is trained)."""
     total = int(model.config.num_hidden_layers)
     if config.layers > total:

@@ -15,8 +15,9 @@ float32. The reference policy is the base model: the same call inside `adapter_o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +69,8 @@ class ChoiceTree:
         for row in needed:
             keep[row] = self.nodes.child(keep[full.parent[row]], full.token[row])
         edge: dict[int, int] = {}
-        node_of_edge, token_of_edge = [], []
+        node_of_edge: list[int] = []
+        token_of_edge: list[int] = []
         for row in branching:
             for child in children[row]:
                 edge[child] = len(node_of_edge)
@@ -124,7 +126,7 @@ class Scores:
 
     logprob: torch.Tensor
     entropy: torch.Tensor
-    start: list[int] = field(default_factory=list)
+    start: list[int]
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Policy:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: Any,
         tokenizer: object,
         *,
         temperature: float = 1.0,
@@ -182,8 +184,7 @@ class Policy:
                     )
         order = sorted(range(len(requests)), key=lambda i: requests[i].frozen)
         paths = self.store.insert([requests[i].frozen for i in order])
-        logprobs: list[torch.Tensor | None] = [None] * len(requests)
-        entropies: list[torch.Tensor | None] = [None] * len(requests)
+        scored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for pack in pack_live(paths, [trees[i][0] for i in order], self.pack_tokens):
             hidden = self.forward(pack.tokens, pack.positions, pack.visible, self.store.cache(pack.frozen))
             for member, start in zip(pack.members, pack.starts, strict=True):
@@ -191,18 +192,17 @@ class Policy:
                 _, end, node_of_edge = trees[i]
                 rows = torch.as_tensor(np.where(node_of_edge < 0, end, node_of_edge) + start, device=hidden.device)
                 score = self._score_choice if requests[i].choices is not None else self._score_free
-                logprobs[i], entropies[i] = score(requests[i], hidden, rows)
-        start, total = [], 0
-        for logprob in logprobs:
-            start.append(total)
-            total += len(logprob)
-        return Scores(torch.cat(logprobs), torch.stack(entropies), start)
+                scored[i] = score(requests[i], hidden, rows)
+        logprobs, entropies = zip(*(scored[i] for i in range(len(requests))), strict=True)
+        starts = np.cumsum([0, *(len(logprob) for logprob in logprobs[:-1])]).tolist()
+        return Scores(torch.cat(logprobs), torch.stack(entropies), starts)
 
     def _live_tree(self, request: Request) -> tuple[Nodes, int, np.ndarray]:
         """(live nodes, row of the context's last token, live row in front of each edge or -1 for that last token)."""
         nodes = Nodes()
         end = nodes.path(request.context[-request.live :])[-1]
         if request.choices is None:
+            assert request.sampled is not None
             rows = [end, *nodes.path(request.sampled[:-1], end)]
             return nodes, end, np.asarray(rows, dtype=np.int64)
         tree = request.choices.tree
@@ -214,6 +214,7 @@ class Policy:
     def _score_choice(
         self, request: Request, hidden: torch.Tensor, rows: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert request.choices is not None
         tree = request.choices.tree
         if len(rows) == 0:  # a single command: forced
             zero = hidden.new_zeros((), dtype=torch.float32)

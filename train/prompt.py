@@ -132,7 +132,7 @@ class ChatFormat:
         # The template's own end-of-turn text follows the reply; a sampled stop token already wrote its first token.
         if eos and between.startswith(eos):
             self._next = between[len(eos) :]
-        self.stop = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
+        self.stop: tuple[int, ...] = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
         if not self.stop:
             raise ValueError("the tokenizer has no end-of-sequence token: an action's end could not be told")
         self._cue_length = max(1, len(self._encode(self._after_user)))
