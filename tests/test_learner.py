@@ -22,9 +22,9 @@ from tests import tiny
 COMMANDS = ("go to shelf 1", "go to fridge 1", "open fridge 1", "look")
 
 
-def _policy(rank: int = 2, moved: bool = True) -> Policy:
+def _policy(moved: bool = True, layers: int = 1) -> Policy:
     words = tiny.tokenizer()
-    model = with_lora(tiny.model(vocab=len(words)), Lora(rank=rank), 0)
+    model = with_lora(tiny.model(vocab=len(words)), Lora(rank=2, layers=layers), 0)
     if moved:
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():

@@ -28,10 +28,15 @@ def _moved(model: torch.nn.Module, scale: float = 0.05) -> torch.nn.Module:
     return model
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
+@pytest.fixture(scope="module", params=[("llama", 0), ("llama", 1), ("qwen2", 2), ("qwen3", 1)], ids=str)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    """Models with the adapter in every layer (0) or in the last ones alone: then the lower layers' results are kept."""
     words = tiny.tokenizer()
-    return Policy(_moved(with_lora(tiny.model(vocab=len(words)), Lora(rank=2), 0)), words, temperature=0.7)
+    kind, layers = request.param
+    model = with_lora(tiny.model(kind, vocab=len(words), layers=3), Lora(rank=2, layers=layers), 0)
+    made = Policy(_moved(model), words, temperature=0.7)
+    assert made.forward.split == (3 - layers if layers else 0)
+    return made
 
 
 def _logits(policy: Policy, tokens: tuple[int, ...], live: int) -> torch.Tensor:
@@ -79,7 +84,9 @@ def test_entropy_and_gradient_of_a_choice(policy: Policy) -> None:
     command = torch.stack([scores.logprob[torch.as_tensor(e[e >= 0])].sum() for e in request.choices.tree.edges])
     torch.testing.assert_close(scores.entropy[0], -(command.exp() * command).sum())
     # The expected score is zero: sum over actions of p grad log p.
-    grads = torch.autograd.grad((command.exp().detach() * command).sum(), [p for p in policy.model.parameters() if p.requires_grad])
+    grads = torch.autograd.grad(
+        (command.exp().detach() * command).sum(), [p for p in policy.model.parameters() if p.requires_grad]
+    )
     for g in grads:
         assert g.abs().max() < 1e-5
 

@@ -47,7 +47,9 @@ def test_history_keeps_the_first_observation_and_the_last_turns() -> None:
 
 
 def test_examples_and_system_stand_first() -> None:
-    form = PlainFormat(tiny.tokenizer(), [[("See.", "look"), ("Seen.", "help")], [("A", "b")]], system="Play.", cue="?>")
+    form = PlainFormat(
+        tiny.tokenizer(), [[("See.", "look"), ("Seen.", "help")], [("A", "b")]], system="Play.", cue="?>"
+    )
     assert _text(form, form.context(_played(form, 0))) == (
         "Play.\n\nSee.\n?> look\nSeen.\n?> help\n\nA\n?> b\n\nYou are in a room.\n?>"
     )

@@ -60,6 +60,7 @@ def model(kind: str = "llama", vocab: int = 330, seed: int = 0, layers: int = 2)
 def folder(path: Path, kind: str = "llama", seed: int = 0) -> Path:
     """A local model folder, as a user has one."""
     words = tokenizer()
-    model(kind, len(words), seed).save_pretrained(path)
+    # A few rows more than the tokenizer has: transformers adds the tokens that a model family always has.
+    model(kind, len(words) + 8, seed).save_pretrained(path)
     words.save_pretrained(path)
     return path

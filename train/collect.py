@@ -169,6 +169,11 @@ class Collector:
         turns, texts = [], []
         for seat, request in zip(seats, requests, strict=True):
             answer = self._answers[request.key]
+            if not np.isfinite(answer.command).all():
+                raise ValueError(
+                    "the model's probabilities are not finite: its weights or its half-precision arithmetic broke "
+                    '(`model.dtype = "float32"` rules the latter out)'
+                )
             if acting.greedy:
                 pick = int(np.argmax(answer.command))
             else:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class CachedForward:
     """One forward pass over packed nodes, through whatever the installed transformers calls its cache argument.
 
     `model` is a causal LM (a torch module, bare or wrapped by peft); `body` its decoder without the vocabulary projection.
+    `split` is the first layer with an adapter: the layers below compute the same for a text whatever is trained, so their
+    result can be kept. It is 0 where the model's layers cannot be run in two parts.
     """
 
     def __init__(self, model: Any) -> None:
@@ -47,43 +50,85 @@ class CachedForward:
                 "models that keep a key-value cache are supported"
             )
         self.config = base.config
+        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise ValueError(
+                f"the model has layers of the kinds {sorted(kinds)}; full attention in every layer is supported"
+            )
         self.device = next(base.parameters()).device
+        self.layers = int(self.config.num_hidden_layers)
+        self.split = self._first_adapted_layer()
 
-    @property
-    def layers(self) -> int:
-        return int(self.config.num_hidden_layers)
+    def _first_adapted_layer(self) -> int:
+        if not isinstance(getattr(self.body, "layers", None), torch.nn.ModuleList) or not hasattr(self.body, "norm"):
+            return 0
+        for i, layer in enumerate(self.body.layers):
+            if any(parameter.requires_grad for parameter in layer.parameters()):
+                return i
+        return 0
 
     def __call__(
-        self,
-        tokens_Q: np.ndarray,
-        positions_Q: np.ndarray,
-        visible_QK: torch.Tensor | None,
-        cache: DynamicCache | None,
+        self, tokens_Q: np.ndarray, positions_Q: np.ndarray, visible_QK: torch.Tensor | None, cache: DynamicCache | None
     ) -> torch.Tensor:
         """Hidden states (Q, H) of `tokens_Q`; `cache` (P nodes) is extended in place by the Q new nodes.
 
         `visible_QK` (Q, P + Q) bool says which nodes a node attends to; None = plain causal order.
         """
+        ids = torch.as_tensor(tokens_Q, device=self.device)[None]
+        return self._run({"input_ids": ids}, positions_Q, visible_QK, cache, 0)
+
+    def lower(
+        self, tokens_Q: np.ndarray, positions_Q: np.ndarray, visible_QK: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """Hidden states (Q, H) below layer `split`; the cache holds the layers below it."""
+        ids = torch.as_tensor(tokens_Q, device=self.device)[None]
+        with self._only(0, self.split):
+            return self._run({"input_ids": ids}, positions_Q, visible_QK, cache, 0)
+
+    def upper(
+        self, hidden_QH: torch.Tensor, positions_Q: np.ndarray, visible_QK: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """The last hidden states (Q, H) from those below layer `split`; the cache holds the layers from it on."""
+        with self._only(self.split, self.layers):
+            return self._run({"inputs_embeds": hidden_QH[None]}, positions_Q, visible_QK, cache, self.split)
+
+    def _run(
+        self,
+        inputs: dict[str, torch.Tensor],
+        positions_Q: np.ndarray,
+        visible_QK: torch.Tensor | None,
+        cache: DynamicCache | None,
+        first_layer: int,
+    ) -> torch.Tensor:
         kwargs = {"use_cache": False} if cache is None else {"use_cache": True, self.cache_name: cache}
-        before = cache.get_seq_length() if cache is not None else 0
+        before = cache.layers[first_layer].get_seq_length() if cache is not None else 0
         mask = None
         if visible_QK is not None:
             dtype = self.base.dtype
             mask = torch.zeros(visible_QK.shape, dtype=dtype, device=self.device)
             mask.masked_fill_(~visible_QK.to(self.device), torch.finfo(dtype).min)
             mask = mask[None, None]
-        out = self.body(
-            input_ids=torch.as_tensor(tokens_Q, device=self.device)[None],
-            position_ids=torch.as_tensor(positions_Q, device=self.device)[None],
-            attention_mask=mask,
-            **kwargs,
-        )
-        if cache is not None and cache.get_seq_length() != before + len(tokens_Q):
+        positions = torch.as_tensor(positions_Q, device=self.device)[None]
+        out = self.body(position_ids=positions, attention_mask=mask, **inputs, **kwargs)
+        hidden = out.last_hidden_state[0]
+        if cache is not None and cache.layers[first_layer].get_seq_length() != before + len(hidden):
             raise RuntimeError(
-                f"the key-value cache holds {cache.get_seq_length()} tokens after a pass, "
-                f"{before + len(tokens_Q)} expected: this transformers version handles its cache otherwise"
+                f"the key-value cache holds {cache.layers[first_layer].get_seq_length()} tokens after a pass, "
+                f"{before + len(hidden)} expected: this transformers version handles its cache otherwise"
             )
-        return out.last_hidden_state[0]
+        return hidden
+
+    @contextmanager
+    def _only(self, first: int, last: int) -> Iterator[None]:
+        """The decoder reduced to some of its layers, without the final norm unless the last layer is among them."""
+        layers, norm = self.body.layers, self.body.norm
+        try:
+            self.body.layers = torch.nn.ModuleList(list(layers)[first:last])
+            if last < self.layers:
+                self.body.norm = torch.nn.Identity()
+            yield
+        finally:
+            self.body.layers, self.body.norm = layers, norm
 
 
 @dataclass
@@ -157,14 +202,14 @@ class PrefixStore:
         self._compute()
         return paths
 
-    def cache(self, rows: np.ndarray) -> DynamicCache | None:
-        """A cache of batch size 1 that holds the given rows, in that order."""
-        if len(rows) == 0:
-            return DynamicCache(config=self.forward.config)
-        index = torch.as_tensor(rows, device=self.forward.device)
+    def cache(self, rows: np.ndarray, first: int = 0, last: int | None = None) -> DynamicCache:
+        """A cache of batch size 1 that holds the given rows, in that order, in layers first..last (all by default)."""
         cache = DynamicCache(config=self.forward.config)
-        for layer, (keys, values) in enumerate(zip(self._keys, self._values, strict=True)):
-            cache.update(keys.index_select(1, index)[None], values.index_select(1, index)[None], layer)
+        if len(rows) > 0:
+            index = torch.as_tensor(rows, device=self.forward.device)
+            for layer in range(first, self.forward.layers if last is None else last):
+                keys, values = self._keys[layer].index_select(1, index), self._values[layer].index_select(1, index)
+                cache.update(keys[None], values[None], layer)
         return cache
 
     def _compute(self) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,14 +98,22 @@ class Trainer:
             self.evaluate()
         while self.step < self.config.steps:
             self.one_step()
-            if self.step % self.config.checkpoint_every == 0 and self.step < self.config.steps:
-                self.recorder.checkpoint(self)
+            if self.step == self.config.steps:
+                break
             every = self.config.evaluation.every
-            if every and self.step % every == 0 and self.step < self.config.steps:
+            if every and self.step % every == 0:
                 self.evaluate()
+            if self.step % self.config.checkpoint_every == 0:
+                self.checkpoint()
         if self.evaluations[-1][0] != self.step:
             self.evaluate()
-        self.recorder.checkpoint(self)
+        self.checkpoint()
+
+    def checkpoint(self) -> Path:
+        """Save, and forget what is cached: a resumed run then computes exactly what this one goes on to compute."""
+        saved = self.recorder.checkpoint(self)
+        self.learner.policy.forget()
+        return saved
 
     def one_step(self) -> None:
         config = self.config

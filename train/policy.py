@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtmc.train.forest import ROOT, CachedForward, Nodes, PrefixStore, pack_live
+from rtmc.train.forest import ROOT, CachedForward, Nodes, Pack, PrefixStore, pack_live
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,8 @@ class Policy:
         self.pack_tokens = pack_tokens
         self.forward = CachedForward(model)
         self.store = PrefixStore(self.forward, capacity=capacity, pack_tokens=pack_tokens)
+        self._lower: dict[tuple, torch.Tensor] = {}
+        self._lower_rows = 0
         self.head = self.forward.base.get_output_embeddings()
         if not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
@@ -167,6 +169,12 @@ class Policy:
                 raise ValueError(
                     f"the model rescales its logits ({name}={getattr(self.forward.config, name)}): not supported"
                 )
+
+    def forget(self) -> None:
+        """Drop every kept key, value and hidden state (they would be computed again, equal up to rounding)."""
+        self.store.clear()
+        self._lower.clear()
+        self._lower_rows = 0
 
     def score(self, requests: Sequence[Request]) -> Scores:
         """Log-probabilities of every edge of every request, with gradients where they are enabled.
@@ -186,7 +194,7 @@ class Policy:
         paths = self.store.insert([requests[i].frozen for i in order])
         scored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for pack in pack_live(paths, [trees[i][0] for i in order], self.pack_tokens):
-            hidden = self.forward(pack.tokens, pack.positions, pack.visible, self.store.cache(pack.frozen))
+            hidden = self._hidden(pack, [requests[order[m]].key for m in pack.members])
             for member, start in zip(pack.members, pack.starts, strict=True):
                 i = order[member]
                 _, end, node_of_edge = trees[i]
@@ -196,6 +204,25 @@ class Policy:
         logprobs, entropies = zip(*(scored[i] for i in range(len(requests))), strict=True)
         starts = np.cumsum([0, *(len(logprob) for logprob in logprobs[:-1])]).tolist()
         return Scores(torch.cat(logprobs), torch.stack(entropies), starts)
+
+    def _hidden(self, pack: Pack, keys: Sequence[tuple]) -> torch.Tensor:
+        """Last hidden states of a pack; what the layers below the adapter make of it is computed once per request."""
+        split = self.forward.split
+        if split == 0:
+            return self.forward(pack.tokens, pack.positions, pack.visible, self.store.cache(pack.frozen))
+        if any(key not in self._lower for key in keys):
+            if self._lower_rows > self.store.capacity:
+                self._lower.clear()
+                self._lower_rows = 0
+            with torch.no_grad():
+                cache = self.store.cache(pack.frozen, 0, split)
+                lower = self.forward.lower(pack.tokens, pack.positions, pack.visible, cache)
+            ends = [*pack.starts[1:], len(pack.tokens)]
+            self._lower |= {k: lower[a:b].clone() for k, a, b in zip(keys, pack.starts, ends, strict=True)}
+            self._lower_rows += len(pack.tokens)
+        else:
+            lower = torch.cat([self._lower[key] for key in keys])
+        return self.forward.upper(lower, pack.positions, pack.visible, self.store.cache(pack.frozen, split))
 
     def _live_tree(self, request: Request) -> tuple[Nodes, int, np.ndarray]:
         """(live nodes, row of the context's last token, live row in front of each edge or -1 for that last token)."""
@@ -220,7 +247,8 @@ class Policy:
             zero = hidden.new_zeros((), dtype=torch.float32)
             return hidden.new_zeros(0, dtype=torch.float32), zero
         tokens = torch.as_tensor(tree.token_of_edge, device=hidden.device)
-        logits = (hidden[rows] * self.head.weight[tokens]).sum(-1).float()
+        # A product of a few rows, in float32 also where the model computes in half precision.
+        logits = (hidden[rows].float() * self.head.weight[tokens].float()).sum(-1)
         if self.head.bias is not None:
             logits = logits + self.head.bias[tokens].float()
         logits = logits / self.temperature

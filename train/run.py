@@ -18,7 +18,8 @@ import torch
 from rich.console import Console
 
 import rtmc
-from rtmc.errors import EstimatorError, RtmcError, unknown_name
+from rtmc.errors import RtmcError
+from rtmc.signatures import get_signature
 from rtmc.train import checkpoint, models
 from rtmc.train import config as configuration
 from rtmc.train.collect import Collector, acting_of
@@ -82,9 +83,12 @@ def build(config: Config, say: Callable[[str], None]) -> Parts:
 
 
 def _check_method(config: Config) -> None:
-    known = {e.name: e for e in rtmc.estimators()}
-    if config.method not in known:
-        raise EstimatorError(unknown_name("method", config.method, known))
+    """Credit two steps as a trial: an unknown method, option or signature is told before a model is loaded."""
+    get_signature(config.credit.signatures)
+    rows = [
+        {"group": "trial", "rollout": r, "index": 0, "state": "s", "action": r, "outcome": float(r)} for r in range(2)
+    ]
+    rtmc.estimate(rtmc.StepTable.from_rows(rows), config.method, **config.credit.options)
 
 
 def env_maker(config: Config, **changes: Any) -> Callable[[], gymnasium.Env]:
@@ -125,14 +129,15 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
     parts = build(settings, say)
     interrupt = Interrupt()
     try:
+        state = checkpoint.load(start, parts.model) if start is not None else None
         configuration.save(settings, folder / "config.toml")
         with Recorder(folder, settings.steps, console, settings.keep_checkpoints) as recorder:
             learner = Learner(
                 parts.policy, settings.optim, settings.loss, settings.steps, 2 * settings.budget.pack_tokens
             )
             trainer = Trainer(settings, parts.collector, learner, recorder, interrupt)
-            if start is not None:
-                trainer.restore(checkpoint.load(start, parts.model))
+            if state is not None:
+                trainer.restore(state)
                 say(f"going on after step {trainer.step} ({start})")
             _announce(parts, folder, say)
             began = time.perf_counter()
@@ -140,7 +145,7 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
                 with interrupt.armed():
                     trainer.run()
             except KeyboardInterrupt:
-                saved = recorder.checkpoint(trainer)
+                saved = trainer.checkpoint()
                 say(f"interrupted after step {trainer.step}; saved {saved}. Go on with: rtmc train --resume {folder}")
                 return 130
             seconds = time.perf_counter() - began

@@ -121,7 +121,7 @@ def _decode(
             # The total differs from one by rounding; scaling the draw by it keeps every token's probability exact.
             picks = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
             picks = picks.clamp_max(logprob.shape[-1] - 1).cpu().numpy()
-        chosen = logprob[torch.arange(len(active)), torch.as_tensor(picks, device=logprob.device)].cpu().numpy()
+        chosen = logprob.gather(1, torch.as_tensor(picks, device=logprob.device)[:, None])[:, 0].cpu().numpy()
         rest = []
         for place, i in enumerate(active):
             sampled[i].append(int(picks[place]))
