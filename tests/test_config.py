@@ -31,8 +31,9 @@ def test_every_key_can_be_overridden(tmp_path: Path, key: str) -> None:
         bool: str(not default).lower(), int: "48", float: "0.125", list: '["look"]', dict: "{ a = 1 }", type(None): "3",
     }.get(type(default))  # fmt: skip
     words = {
-        "model.name": "other", "model.dtype": "bfloat16", "model.device": "cpu", "lora.adapt": "all", "env.id": "x/Y-v0",
-        "prompt.format": "chat", "prompt.cue": "?", "prompt.system": "s", "act.mode": "free", "credit.signatures": "text",
+        "model.name": "other", "model.dtype": "bfloat16", "model.device": "cpu", "lora.adapt": "all",
+        "env.id": "x/Y-v0", "prompt.format": "chat", "prompt.cue": "?", "prompt.system": "s",
+        "act.mode": "free", "credit.signatures": "text",
         "loss.kl_mode": "k1", "loss.ratio": "turn", "loss.aggregate": "token-sum", "optim.decay": "linear",
         "budget.prefix_tokens": "2048", "act.max_new_tokens": "9",
     }  # fmt: skip
@@ -69,7 +70,7 @@ def test_bad_input_is_one_line_that_names_the_key(
 
 
 def test_missing_files_name_the_shipped_ones(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match="no such configuration file.*demo"):
+    with pytest.raises(config.ConfigError, match=r"no such configuration file.*demo"):
         config.load(tmp_path / "absent.toml")
     with pytest.raises(config.ConfigError, match="no such configuration file"):
         config.load(tmp_path)

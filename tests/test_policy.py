@@ -186,7 +186,7 @@ def test_requests_are_checked(policy: Policy) -> None:
         Request((1, 2), 3, sampled=(4,))
     with pytest.raises(ValueError, match="exactly one"):
         Request((1, 2), 1)
-    with pytest.raises(ValueError, match="longer than the model"):
+    with pytest.raises(ValueError, match="passes the model"):
         policy.score([Request(tuple([5] * 1100), 1, sampled=(4,))])
     with pytest.raises(ValueError, match="temperature"):
         Policy(tiny.model(), None, temperature=0)

@@ -125,6 +125,20 @@ def test_a_saved_adapter_is_the_trained_policy(base: list[str], tmp_path: Path, 
     assert all(torch.equal(own[k], state[k]) for k in own)
 
 
+def test_a_trained_policy_can_be_watched(base: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "out"
+    assert main(["train", *base, "steps=1", "--run", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["play", "household", "--model", str(run), "--seed", "3", "--max-turns", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "after step 1, task tiny/" in text
+    assert "Task: " in text
+    assert len([line for line in text.splitlines() if line.startswith("> ")]) == 2
+    assert "after 2 turns" in text
+    assert main(["play", "household", "--model", str(tmp_path / "none")]) == 2
+    assert "no such run folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_reinforcement_learning_learns(tmp_path: Path, model_folder: Path) -> None:
     """A random model learns to name the thing asked for: success far above the start, on tasks drawn fresh."""
@@ -255,4 +269,5 @@ def test_training_stops_with_an_explanation_after_several_bad_updates(
     error = capsys.readouterr().err
     assert "2 updates in a row" in error
     assert "Lower `optim.lr`" in error
-    assert [e["skipped_updates"] for e in _metrics(run) if e["kind"] == "train"] == [1]
+    assert [e["skipped_updates"] for e in _metrics(run) if e["kind"] == "train"] == [1, 2]
+    assert (run / "checkpoints" / "step-2" / "state.pt").exists()

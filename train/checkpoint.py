@@ -1,7 +1,7 @@
 """Checkpoints: a folder that is there whole or not at all, and holds all that a run needs to go on.
 
-`step-N/` holds `state.pt` (adapter, optimiser moments, counters) and `about.json` (the base model's fingerprint). Draws are
-keyed by step, seed and episode, so no generator state has to be kept.
+`step-N/` holds `state.pt` (adapter, optimiser moments, counters) and `about.json` (the base model's fingerprint).
+Draws are keyed by step, seed and episode, so no generator state has to be kept.
 """
 
 from __future__ import annotations

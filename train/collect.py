@@ -1,9 +1,9 @@
 """Rollout collection: the episodes of many tasks played in lockstep by one policy.
 
 A task is a seed: `env.reset(seed=...)` fixes the whole episode, so the members of a group start alike. All unfinished
-episodes take their next turn together; equal questions to the policy (same context, same commands) are asked once, also
-across turns, as long as the weights stay the same. Every draw comes from the episode's own generator: what an episode does
-depends on its seed and the weights alone, not on what is played beside it.
+episodes take their next turn together; equal questions to the policy (same context, same commands) are asked once,
+also across turns, as long as the weights stay the same. Every draw comes from the episode's own generator: what an
+episode does depends on its seed and the weights alone, not on what is played beside it.
 """
 
 from __future__ import annotations
@@ -234,6 +234,7 @@ class Collector:
                 next_state_key=info["state_key"],
                 valid=bool(info["valid"]),
                 tokens=int(turn.sampled.sum()),
+                answer=str(observation),
             )
         )
         seat.episode.turns.append(turn)

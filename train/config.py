@@ -46,7 +46,7 @@ class Lora(Section):
     )
     adapt: Literal["turn", "all"] = Field(
         "turn",
-        description="turn: the adapter reads the cue and the action, the prompt stays the base model's; all: everything",
+        description="turn: the adapter reads cue and action, the prompt stays the base model's; all: everything",
     )
 
 
@@ -153,8 +153,8 @@ def shipped() -> dict[str, Path]:
 def load(source: str | Path, overrides: list[str] | None = None) -> Config:
     """The configuration of a TOML file, or of a shipped name, with `key=value` overrides.
 
-    Raises ConfigError that names the file and key: missing or empty file, TOML syntax, unknown key (with near names), wrong
-    type or range.
+    Raises ConfigError that names the file and key: missing or empty file, TOML syntax, unknown key (with near names),
+    wrong type or range.
     """
     path = shipped().get(str(source), Path(source))
     try:

@@ -6,9 +6,9 @@ pass over the distinct nodes, with an attention mask that lets a node see its an
 depth. Nothing is padded and nothing is computed twice.
 
 Two parts of a context are told apart. The *frozen* part is read with the adapter off: its keys and values never
-change in a run, so they are kept in a `PrefixStore` and reused between turns, steps and evaluations. The *live* part is read
-with the adapter on and carries gradients. Where the frozen part is empty this is ordinary LoRA training; where it is the
-whole prompt it is the idea of activated LoRA (Greenewald et al. 2025, arXiv 2504.12397).
+change in a run, so they are kept in a `PrefixStore` and reused between turns, steps and evaluations. The *live* part
+is read with the adapter on and carries gradients. Where the frozen part is empty this is ordinary LoRA training;
+where it is the whole prompt it is the idea of activated LoRA (Greenewald et al. 2025, arXiv 2504.12397).
 
 Shapes: P frozen nodes of a pack, Q nodes computed in a pack, H hidden size.
 """
@@ -31,9 +31,9 @@ ROOT = -1
 class CachedForward:
     """One forward pass over packed nodes, through whatever the installed transformers calls its cache argument.
 
-    `model` is a causal LM (a torch module, bare or wrapped by peft); `body` its decoder without the vocabulary projection.
-    `split` is the first layer with an adapter: the layers below compute the same for a text whatever is trained, so their
-    result can be kept. It is 0 where the model's layers cannot be run in two parts.
+    `model` is a causal LM (a torch module, bare or wrapped by peft); `body` its decoder without the vocabulary
+    projection. `split` is the first layer with an adapter: the layers below compute the same for a text whatever is
+    trained, so their result can be kept. It is 0 where the model's layers cannot be run in two parts.
     """
 
     def __init__(self, model: Any) -> None:

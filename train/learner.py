@@ -1,8 +1,8 @@
 """The update: clipped policy-gradient loss over the policy tokens of a batch of turns, on one optimiser.
 
-Turns that asked the same question (same context, same commands) share one evaluation: its log-probabilities are gathered to
-every token that needs them, and autograd adds their gradients. The loss op sees one row a sampled token, as it would
-without sharing.
+Turns that asked the same question (same context, same commands) share one evaluation: its log-probabilities are
+gathered to every token that needs them, and autograd adds their gradients. The loss op sees one row a sampled token,
+as it would without sharing.
 """
 
 from __future__ import annotations

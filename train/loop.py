@@ -89,6 +89,7 @@ class Trainer:
         self.step = 0
         self.skipped_updates = 0
         self.next_seed = 0
+        self.moving = False  # weights are between two steps: not a state to save
         self.evaluations: list[tuple[int, Evaluated]] = []
         self._held_out: set[str] | None = None
 
@@ -143,6 +144,7 @@ class Trainer:
         if stats is not None:
             metrics |= {k: v for k, v in dataclasses.asdict(stats).items() if k != "skipped"}
         self.recorder.step(self.step, metrics, groups)
+        self._stop_if_broken()
         self.interrupt.check()
 
     def _on_turn(self, unfinished: int, total: int) -> None:
@@ -157,17 +159,22 @@ class Trainer:
         if not batch.turns:
             return None
         rng = np.random.default_rng([3, self.config.seed, self.step])
+        self.moving = True
         stats = self.learner.update(batch, self.step, rng)
+        self.moving = False
         self.collector.weights_changed()
         self.skipped_updates += stats.skipped
-        if self.learner.bad_in_a_row >= self.config.optim.max_bad_updates:
-            raise TrainingStopped(
-                f"{self.learner.bad_in_a_row} updates in a row had a loss or gradient that was not finite, and were "
-                "skipped. The adapter is as it was before them. "
-                f"Lower `optim.lr` (now {self.config.optim.lr:g}) or `optim.grad_norm`, "
-                'or use `model.dtype = "float32"`, and resume from the last checkpoint'
-            )
         return stats
+
+    def _stop_if_broken(self) -> None:
+        if self.learner.bad_in_a_row < self.config.optim.max_bad_updates:
+            return
+        saved = self.checkpoint()
+        raise TrainingStopped(
+            f"{self.learner.bad_in_a_row} updates in a row had a loss or gradient that was not finite, and were "
+            f"skipped; {saved} holds the adapter without them. Lower `optim.lr` (now {self.config.optim.lr:g}) or "
+            '`optim.grad_norm`, or use `model.dtype = "float32"`, and go on with `--resume`'
+        )
 
     def fresh_tasks(self, count: int) -> tuple[list[int], int]:
         """Seeds of tasks never played in this run and none of which starts like a held-out task; and where to go on."""

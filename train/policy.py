@@ -188,7 +188,7 @@ class Policy:
                 longest = len(request.frozen) + max(tree[0].depth) + 1
                 if longest > limit:
                     raise ValueError(
-                        f"a context of {longest} tokens is longer than the model's {limit} positions: shorten the history"
+                        f"a context of {longest} tokens passes the model's {limit} positions: shorten the history"
                     )
         order = sorted(range(len(requests)), key=lambda i: requests[i].frozen)
         paths = self.store.insert([requests[i].frozen for i in order])

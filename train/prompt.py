@@ -2,8 +2,8 @@
 
 A conversation is a list of *pieces*, each encoded once. An action's piece is exactly the tokens that were sampled; no
 text is ever decoded and encoded again, so what is trained is what was sampled. `history` bounds how many earlier
-turns a context shows: None = all (the context only grows), k >= 1 = the first observation and the last k turns, 0 = the current
-observation alone (which must then say all that matters, the task included).
+turns a context shows: None = all (the context only grows), k >= 1 = the first observation and the last k turns, 0 =
+the current observation alone (which must then say all that matters, the task included).
 
 Two formats:
 
@@ -123,7 +123,7 @@ class ChatFormat:
         opening = before + self._MARK + self._after_user + self._REPLY
         if not both.startswith(opening) or not both.endswith(self._after_user):
             raise ValueError(
-                "this chat template writes earlier turns differently from the newest one, so tokens that were sampled could "
+                "this chat template writes earlier turns differently from the newest one, so sampled tokens could "
                 'not be kept as they are: use `format = "plain"` or a template whose turns only append'
             )
         between = both[len(opening) :].split(self._MARK)[0]

@@ -12,37 +12,6 @@ import numpy as np
 from rtmc.atomic import atomic_path
 from rtmc.train.config import Config
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<style>
- body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
- table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
- td:first-child, th:first-child { text-align: left; } img { max-width: 100%; } pre { background: #f6f6f6; padding: 1rem; overflow: auto; }
-</style></head><body>
-<h1>{{ title }}</h1>
-<p>{{ lead }}</p>
-<img alt="success over training steps" src="data:image/png;base64,{{ curve }}">
-<h2>Held-out tasks</h2>
-<p>The same {{ tasks }} tasks each time; none of them, and none that starts like one of them, is ever trained on.
-Intervals: Wilson, 95 %.</p>
-<table><tr><th>after step</th><th>sampled</th><th>95 %</th><th>greedy</th><th>95 %</th><th>mean turns</th></tr>
-{% for e in evaluations %}<tr><td>{{ e.step }}</td>
-<td>{{ '%.3f' % e.sampled.success }}</td><td>{{ '%.3f' % e.sampled.low }} to {{ '%.3f' % e.sampled.high }}</td>
-{% if e.greedy %}<td>{{ '%.3f' % e.greedy.success }}</td><td>{{ '%.3f' % e.greedy.low }} to {{ '%.3f' % e.greedy.high }}</td>
-{% else %}<td></td><td></td>{% endif %}<td>{{ '%.1f' % e.turns }}</td></tr>
-{% endfor %}</table>
-<h2>By kind of task (sampled)</h2>
-<table><tr><th>kind</th>{% for e in ends %}<th>after step {{ e.step }}</th>{% endfor %}<th>tasks</th></tr>
-{% for kind in kinds %}<tr><td>{{ kind }}</td>{% for e in ends %}<td>{{ '%.3f' % e.by_type[kind].success }}</td>{% endfor %}
-<td>{{ ends[0].by_type[kind].total }}</td></tr>
-{% endfor %}</table>
-<h2>Training</h2>
-<table>{% for name, value in facts %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>{% endfor %}</table>
-<h2>Configuration</h2>
-<pre>{{ configuration }}</pre>
-</body></html>
-"""
-
 
 def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(training steps, evaluations) of a run's metrics file, in order."""
@@ -105,7 +74,7 @@ def write_curve(folder: Path, config: Config) -> Path:
 
 def write_report(folder: Path, config: Config, seconds: float) -> Path:
     """`report.html`: one page that stands alone (the curve is inside it)."""
-    from jinja2 import Environment
+    from jinja2 import Environment, PackageLoader
 
     from rtmc.train.config import to_toml
 
@@ -127,8 +96,8 @@ def write_report(folder: Path, config: Config, seconds: float) -> Path:
         if single:
             facts.append(("steps at states visited once, mean share", f"{np.mean(single):.2f}"))
     page = (
-        Environment(autoescape=True)
-        .from_string(_PAGE)
+        Environment(autoescape=True, loader=PackageLoader("rtmc.train", ""))
+        .get_template("report.html.j2")
         .render(
             title=f"{config.method} on {config.env.id.rsplit(':', 1)[-1]}",
             lead=(

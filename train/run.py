@@ -7,6 +7,9 @@ bad input is told before anything is written.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,7 +124,7 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
         folder = Path(run) if run else Path("runs") / f"{Path(config).stem}-{settings.method}-{settings.seed}"
         if (folder / "metrics.jsonl").exists():
             raise RunError(
-                f"{folder}: holds a run already; go on by `rtmc train --resume {folder}`, or name another folder by `--run`"
+                f"{folder}: holds a run already; go on by `rtmc train --resume {folder}`, or name another `--run`"
             )
     else:
         raise RunError("name a configuration file, or `--resume RUN`")
@@ -145,8 +148,7 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
                 with interrupt.armed():
                     trainer.run()
             except KeyboardInterrupt:
-                saved = trainer.checkpoint()
-                say(f"interrupted after step {trainer.step}; saved {saved}. Go on with: rtmc train --resume {folder}")
+                _interrupted(trainer, folder, say)
                 return 130
             seconds = time.perf_counter() - began
         parts.model.save_pretrained(str(folder / "adapter"))
@@ -158,6 +160,25 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
         return 0
     finally:
         parts.collector.close()
+
+
+def _command() -> str:
+    """How this program is called from here: by its name where the shell finds it, else by its path."""
+    called = Path(sys.argv[0])
+    if called.name != "rtmc" or shutil.which("rtmc"):
+        return "rtmc"
+    return os.path.relpath(called)
+
+
+def _interrupted(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:
+    if trainer.moving:
+        say(f"interrupted twice, in the middle of step {trainer.step + 1}: nothing of it is kept")
+        kept = checkpoint.checkpoints(folder / "checkpoints")
+        saved = str(kept[-1][1]) if kept else "none; start the run again"
+        say(f"newest checkpoint: {saved}")
+    else:
+        say(f"interrupted after step {trainer.step}; saved {trainer.checkpoint()}")
+    say(f"go on with: {_command()} train --resume {folder}")
 
 
 def _announce(parts: Parts, folder: Path, say: Callable[[str], None]) -> None:
@@ -182,10 +203,11 @@ def _conclude(trainer: Trainer, folder: Path, made: list[Path], seconds: float, 
     )
     say("wrote " + ", ".join(str(path) for path in made))
     other = "grpo" if trainer.config.method != "grpo" else "rtmc"
+    rtmc_command = _command()
     say(
         f"Next: compare with another estimator on the same budget (`make demo METHOD={other}`), go on training "
-        f"(`rtmc train --resume {folder} steps={2 * trainer.config.steps}`), or see the agent act "
-        f"(`rtmc evaluate {folder} evaluation.tasks=8`)."
+        f"(`{rtmc_command} train --resume {folder} steps={2 * trainer.config.steps}`), or watch it act "
+        f"(`{rtmc_command} play household --model {folder}`)."
     )
 
 

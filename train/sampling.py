@@ -1,8 +1,8 @@
 """Free sampling: many contexts decoded together on one tree of tokens.
 
-Contexts share what they have in common; every step runs one new token for each unfinished row. Randomness is one uniform
-number a token from the row's own generator (inverse of the cumulative distribution, in float64), so a row's text does
-not depend on which rows are sampled beside it.
+Contexts share what they have in common; every step runs one new token for each unfinished row. Randomness is one
+uniform number a token from the row's own generator (inverse of the cumulative distribution, in float64), so a row's
+text does not depend on which rows are sampled beside it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import inspect
 import sys
+from pathlib import Path
 from typing import Any
 
 from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
@@ -19,6 +20,7 @@ def _play_arguments(parser: Parser) -> None:
     parser.add_argument("--split", metavar="NAME", help="which tasks to draw from (`rtmc envs` lists them)")
     parser.add_argument("--task", metavar="ID", help="this very task")
     parser.add_argument("--seed", type=int, metavar="N", help="fixes the whole episode, the choice of task included")
+    parser.add_argument("--model", metavar="RUN", help="watch the trained policy of this run's folder play instead")
     parser.add_argument("--max-turns", type=int, metavar="N", help="the environment's own turn limit")
 
 
@@ -27,6 +29,11 @@ def _play(arguments: argparse.Namespace) -> int:
 
     settings = {"split": arguments.split, "task": arguments.task, "max_turns": arguments.max_turns}
     chosen = {key: value for key, value in settings.items() if value is not None}
+    if arguments.model is not None:
+        from rtmc.train.watch import watch
+
+        watch(Path(arguments.model), _WORLDS[arguments.world], chosen, arguments.seed, print)
+        return 0
     env = gymnasium.make(_WORLDS[arguments.world], **chosen)
     try:
         return _play_episode(env, arguments.seed)
@@ -113,4 +120,4 @@ def environments() -> list[dict[str, Any]]:
 
 
 ENVS = Command("envs", "list the environments, their splits and arguments", add_json, _envs)
-PLAY = Command("play", "play an episode yourself, on standard input", _play_arguments, _play)
+PLAY = Command("play", "play an episode yourself, or watch a trained policy", _play_arguments, _play)

@@ -62,7 +62,7 @@ def rtmc(
     first_visit      True: a pair counts once a rollout, with its first return; False: every visit counts
     filter_uniform   True: groups whose known outcomes are all equal (a single one too) get advantage 0. They
                      cannot tell good from bad, but gamma < 1 and step rewards would still give them credit,
-    mostly negative
+                     mostly negative
     normalize        True: divide by the group's population standard deviation over all steps of known
                      rollouts, without centring (no sign changes), where it is above 1e-8; after
                      `filter_uniform`
