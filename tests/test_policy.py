@@ -107,6 +107,26 @@ def test_a_batch_answers_as_each_alone_in_any_order(policy: Policy) -> None:
         np.testing.assert_allclose(policy.answer([request])[0].command, answer.command, atol=2e-5)
 
 
+def test_live_contexts_share_what_they_have_in_common(policy: Policy) -> None:
+    """Turns of one growing conversation read with the adapter on: one tree, each distinct token once."""
+    form = PlainFormat(policy.tokenizer)
+    first = form.observation("You are here.", 0)
+    second = first + form.command("look") + form.observation("You are there.", 1)
+    requests = [
+        Request(first, len(first), choices=choices(form, COMMANDS)),
+        Request(second, len(second), choices=choices(form, COMMANDS)),
+        Request(second, len(second), sampled=form.command("go to shelf 1")),
+    ]
+    (tree,) = Policy(policy.model, policy.tokenizer, pack_tokens=1000)._live_trees(requests, [0, 1, 2])
+    whole = [second + requests[2].sampled, *(c + t for c in (first, second) for t in requests[0].choices.tokens)]
+    assert len(tree.nodes) <= len({text[:n] for text in whole for n in range(1, len(text) + 1)})
+    together = policy.score(requests)
+    ends = [*together.start[1:], len(together.logprob)]
+    for request, start, end in zip(requests, together.start, ends, strict=True):
+        torch.testing.assert_close(policy.score([request]).logprob, together.logprob[start:end], atol=3e-5, rtol=1e-4)
+    np.testing.assert_allclose(policy.answer(requests[:1])[0].command, _enumerate(policy, requests[0]), atol=3e-5)
+
+
 def test_a_single_command_is_forced(policy: Policy) -> None:
     form = PlainFormat(policy.tokenizer)
     (answer,) = policy.answer([Request((4, 5, 6), 1, choices=choices(form, ["look"]))])

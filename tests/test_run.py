@@ -125,6 +125,35 @@ def test_a_saved_adapter_is_the_trained_policy(base: list[str], tmp_path: Path, 
     assert all(torch.equal(own[k], state[k]) for k in own)
 
 
+def test_the_other_road_chat_free_text_whole_context(tmp_path: Path, model_folder: Path) -> None:
+    """Ordinary LoRA training: a chat of free text, the adapter on every token, a KL term, one turn a ratio."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f"""
+        method = "grpo_step"
+        steps = 2
+        tasks_per_step = 2
+        group_size = 3
+        model = {{ name = "{model_folder}" }}
+        lora = {{ rank = 2, adapt = "all" }}
+        prompt = {{ format = "chat", system = "Play." }}
+        act = {{ mode = "free", max_new_tokens = 5, temperature = 0.8 }}
+        credit = {{ signatures = "text", filter_uniform = false }}
+        loss = {{ kl = 0.01, ratio = "turn", aggregate = "rollout-mean" }}
+        optim = {{ lr = 1e-3, epochs = 2, warmup_steps = 1 }}
+        evaluation = {{ tasks = 2 }}
+        [env]
+        kwargs = {{ split = "tiny", max_turns = 3 }}
+        """,
+        encoding="utf-8",
+    )
+    assert train_command(str(path), [], str(tmp_path / "out"), None, False) == 0
+    steps = [e for e in _metrics(tmp_path / "out") if e["kind"] == "train"]
+    assert [e["updates"] for e in steps] == [2, 2]
+    assert steps[1]["kl"] > 0
+    assert all(e["grad_norm"] > 0 for e in steps)
+
+
 def test_a_trained_policy_can_be_watched(base: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "out"
     assert main(["train", *base, "steps=1", "--run", str(run)]) == 0

@@ -38,7 +38,6 @@ class Model(Section):
 class Lora(Section):
     rank: int = Field(8, ge=1)
     alpha: float = Field(16.0, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
     layers: int = Field(0, ge=0, description="adapt only the last so many layers; 0 = all")
     modules: list[str] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],

@@ -78,7 +78,7 @@ class CachedForward:
         return self._run({"input_ids": ids}, positions_Q, visible_QK, cache, 0)
 
     def lower(
-        self, tokens_Q: np.ndarray, positions_Q: np.ndarray, visible_QK: torch.Tensor, cache: DynamicCache
+        self, tokens_Q: np.ndarray, positions_Q: np.ndarray, visible_QK: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
         """Hidden states (Q, H) below layer `split`; the cache holds the layers below it."""
         ids = torch.as_tensor(tokens_Q, device=self.device)[None]
@@ -86,7 +86,7 @@ class CachedForward:
             return self._run({"input_ids": ids}, positions_Q, visible_QK, cache, 0)
 
     def upper(
-        self, hidden_QH: torch.Tensor, positions_Q: np.ndarray, visible_QK: torch.Tensor, cache: DynamicCache
+        self, hidden_QH: torch.Tensor, positions_Q: np.ndarray, visible_QK: torch.Tensor | None, cache: DynamicCache
     ) -> torch.Tensor:
         """The last hidden states (Q, H) from those below layer `split`; the cache holds the layers from it on."""
         with self._only(self.split, self.layers):
@@ -290,7 +290,7 @@ class Pack:
     frozen: np.ndarray
     tokens: np.ndarray
     positions: np.ndarray
-    visible: torch.Tensor
+    visible: torch.Tensor | None  # None: one chain and nothing frozen, plain causal order
     members: tuple[int, ...]  # which requests are in the pack, in order
     starts: tuple[int, ...]  # first live row of each member
 
@@ -337,11 +337,12 @@ def _pack(frozen_paths: Sequence[Sequence[int]], trees: Sequence[Nodes], members
             visible[line, len(frozen) + line] = True
         starts.append(start)
         start += size
+    chain = not frozen and bool(np.array_equal(positions, np.arange(total))) and len(members) == 1
     return Pack(
         np.asarray(frozen, dtype=np.int64),
         tokens,
         positions,
-        torch.from_numpy(visible),
+        None if chain else torch.from_numpy(visible),
         tuple(members),
         tuple(starts),
     )

@@ -175,19 +175,29 @@ class Learner:
         self.bad_in_a_row += 1
 
     def _micro(self, requests: Sequence[Request], chosen: Sequence[int]) -> Iterator[list[int]]:
-        """Parts of a minibatch whose live tokens fit `micro_tokens`; neighbours share their frozen context."""
+        """Parts of a minibatch whose live tokens fit `micro_tokens`; neighbours share what their contexts share."""
         part: list[int] = []
         size = 0
-        for i in sorted(chosen, key=lambda i: requests[i].frozen):
+        for i in sorted(chosen, key=lambda i: (requests[i].frozen, requests[i].context)):
             request = requests[i]
-            more = request.live + (len(request.choices.tree.nodes) if request.choices else len(request.sampled or ()))
+            action = len(request.choices.tree.nodes) if request.choices else len(request.sampled or ())
+            shared = _common_prefix(requests[part[-1]].context, request.context) if part else 0
+            more = action + min(request.live, len(request.context) - shared)
             if part and size + more > self.micro_tokens:
                 yield part
-                part, size = [], 0
+                part, size, more = [], 0, action + request.live
             part.append(i)
             size += more
         if part:
             yield part
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    length = min(len(a), len(b))
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length
 
 
 @dataclass(frozen=True)

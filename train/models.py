@@ -168,7 +168,6 @@ def with_lora(model: Any, config: Lora, seed: int) -> PeftModel:
             LoraConfig(
                 r=config.rank,
                 lora_alpha=config.alpha,
-                lora_dropout=config.dropout,
                 target_modules=list(config.modules),
                 layers_to_transform=list(range(total - config.layers, total)) if config.layers else None,
                 bias="none",

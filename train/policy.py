@@ -116,6 +116,28 @@ class Request:
         return isinstance(other, Request) and self.key == other.key
 
 
+class LiveTree:
+    """Live tokens of requests that share their frozen context; `rows[i]`: the nodes in front of request i's edges."""
+
+    def __init__(self, frozen: tuple[int, ...]) -> None:
+        self.frozen = frozen
+        self.nodes = Nodes()
+        self.rows: dict[int, np.ndarray] = {}
+
+    def add(self, i: int, request: Request) -> None:
+        end = self.nodes.path(request.context[len(self.frozen) :])[-1]
+        if request.choices is None:
+            assert request.sampled is not None
+            rows = [end, *self.nodes.path(request.sampled[:-1], end)]
+        else:
+            tree = request.choices.tree
+            keep = {ROOT: end}
+            for row, (token, parent) in enumerate(zip(tree.nodes.token, tree.nodes.parent, strict=True)):
+                keep[row] = self.nodes.child(keep[parent], token)
+            rows = [keep[int(n)] for n in tree.node_of_edge]
+        self.rows[i] = np.asarray(rows, dtype=np.int64)
+
+
 @dataclass
 class Scores:
     """Scores of a batch of requests. Edges are the sampled tokens or the continuations of branching nodes.
@@ -181,32 +203,37 @@ class Policy:
 
         Raises ValueError for a request whose context leaves the model no room.
         """
-        limit = getattr(self.forward.config, "max_position_embeddings", None)
-        trees = [self._live_tree(r) for r in requests]
-        if limit is not None:
-            for request, tree in zip(requests, trees, strict=True):
-                longest = len(request.frozen) + max(tree[0].depth) + 1
-                if longest > limit:
-                    raise ValueError(
-                        f"a context of {longest} tokens passes the model's {limit} positions: shorten the history"
-                    )
-        order = sorted(range(len(requests)), key=lambda i: requests[i].frozen)
-        paths = self.store.insert([requests[i].frozen for i in order])
+        order = sorted(range(len(requests)), key=lambda i: (requests[i].frozen, requests[i].context))
+        trees = self._live_trees(requests, order)
+        paths = self.store.insert([tree.frozen for tree in trees])
         scored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        for pack in pack_live(paths, [trees[i][0] for i in order], self.pack_tokens):
-            hidden = self._hidden(pack, [requests[order[m]].key for m in pack.members])
+        for pack in pack_live(paths, [tree.nodes for tree in trees], self.pack_tokens):
+            hidden = self._hidden(pack, [tuple(requests[i].key for i in trees[m].rows) for m in pack.members])
             for member, start in zip(pack.members, pack.starts, strict=True):
-                i = order[member]
-                _, end, node_of_edge = trees[i]
-                rows = torch.as_tensor(np.where(node_of_edge < 0, end, node_of_edge) + start, device=hidden.device)
-                score = self._score_choice if requests[i].choices is not None else self._score_free
-                scored[i] = score(requests[i], hidden, rows)
+                for i, rows in trees[member].rows.items():
+                    score = self._score_choice if requests[i].choices is not None else self._score_free
+                    scored[i] = score(requests[i], hidden, torch.as_tensor(rows + start, device=hidden.device))
         logprobs, entropies = zip(*(scored[i] for i in range(len(requests))), strict=True)
         starts = np.cumsum([0, *(len(logprob) for logprob in logprobs[:-1])]).tolist()
         return Scores(torch.cat(logprobs), torch.stack(entropies), starts)
 
+    def _live_trees(self, requests: Sequence[Request], order: Sequence[int]) -> list[LiveTree]:
+        """The requests' live tokens, those with one frozen context on one tree as far as `pack_tokens` allows."""
+        limit = getattr(self.forward.config, "max_position_embeddings", None)
+        trees: list[LiveTree] = []
+        for i in order:
+            if not trees or trees[-1].frozen != requests[i].frozen or len(trees[-1].nodes) >= self.pack_tokens:
+                trees.append(LiveTree(requests[i].frozen))
+            trees[-1].add(i, requests[i])
+            longest = len(trees[-1].frozen) + max(trees[-1].nodes.depth) + 1
+            if limit is not None and longest > limit:
+                raise ValueError(
+                    f"a context of {longest} tokens passes the model's {limit} positions: shorten the history"
+                )
+        return trees
+
     def _hidden(self, pack: Pack, keys: Sequence[tuple]) -> torch.Tensor:
-        """Last hidden states of a pack; what the layers below the adapter make of it is computed once per request."""
+        """Last hidden states of a pack; what the layers below the adapter make of it is kept for the next time."""
         split = self.forward.split
         if split == 0:
             return self.forward(pack.tokens, pack.positions, pack.visible, self.store.cache(pack.frozen))
@@ -223,20 +250,6 @@ class Policy:
         else:
             lower = torch.cat([self._lower[key] for key in keys])
         return self.forward.upper(lower, pack.positions, pack.visible, self.store.cache(pack.frozen, split))
-
-    def _live_tree(self, request: Request) -> tuple[Nodes, int, np.ndarray]:
-        """(live nodes, row of the context's last token, live row in front of each edge or -1 for that last token)."""
-        nodes = Nodes()
-        end = nodes.path(request.context[-request.live :])[-1]
-        if request.choices is None:
-            assert request.sampled is not None
-            rows = [end, *nodes.path(request.sampled[:-1], end)]
-            return nodes, end, np.asarray(rows, dtype=np.int64)
-        tree = request.choices.tree
-        keep = {ROOT: -1}
-        for row, (token, parent) in enumerate(zip(tree.nodes.token, tree.nodes.parent, strict=True)):
-            keep[row] = nodes.child(end if parent == ROOT else keep[parent], token)
-        return nodes, end, np.asarray([keep[int(n)] for n in tree.node_of_edge], dtype=np.int64)
 
     def _score_choice(
         self, request: Request, hidden: torch.Tensor, rows: torch.Tensor
