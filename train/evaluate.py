@@ -82,7 +82,7 @@ def evaluate(
     tasks: int,
     *,
     greedy: bool = True,
-    batch: int = 64,
+    batch: int = 32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluated:
     """Play each held-out task once by sampling and, if asked, once greedily.

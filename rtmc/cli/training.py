@@ -1,12 +1,21 @@
 """`rtmc train` and `rtmc evaluate`: words into calls of `rtmc.train.run`."""
 
 import argparse
+import os
 import re
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json
 
 # A folder named `a=b` is still a path when it is written with its slash: `./a=b/run.toml`.
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=", re.ASCII)
+
+
+def prepare_threads() -> None:
+    """Let idle OpenMP threads sleep: spinning ones starve each other as soon as anything else runs on the machine.
+
+    Has to come before torch is imported; what the environment says already stays.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def split_words(words: list[str], what: str) -> tuple[str | None, list[str]]:
@@ -35,6 +44,7 @@ def _train(arguments: argparse.Namespace) -> int:
     config, overrides = split_words(arguments.words, "CONFIG")
     if config is None and arguments.resume is None:
         raise UsageError("name a configuration (`rtmc train demo`) or a run to go on with (`--resume RUN`)")
+    prepare_threads()
     from rtmc.train.run import train_command
 
     return train_command(config, overrides, arguments.run, arguments.resume, arguments.json)
@@ -51,6 +61,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     run, overrides = split_words(arguments.words, "RUN")
     if run is None:
         raise UsageError("name the folder of a run first: `rtmc evaluate RUN key=value`")
+    prepare_threads()
     from rtmc.train.run import evaluate_command
 
     return evaluate_command(run, overrides, arguments.json)

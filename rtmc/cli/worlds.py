@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
+from rtmc.cli.training import prepare_threads
 
 # World -> gymnasium id; the prefix makes gymnasium import the module that registers it.
 _WORLDS = {"household": "rtmc.gymenvs:rtmc/Household-v0"}
@@ -30,6 +31,7 @@ def _play(arguments: argparse.Namespace) -> int:
     settings = {"split": arguments.split, "task": arguments.task, "max_turns": arguments.max_turns}
     chosen = {key: value for key, value in settings.items() if value is not None}
     if arguments.model is not None:
+        prepare_threads()
         from rtmc.train.watch import watch
 
         watch(Path(arguments.model), _WORLDS[arguments.world], chosen, arguments.seed, print)
