@@ -75,6 +75,7 @@ def test_a_run_leaves_a_whole_folder(base: list[str], tmp_path: Path, capsys: py
     rollouts = read_rollouts(run / "rollouts" / "step-1.jsonl")
     assert len(rollouts) == 8
     assert len({r.task_id for r in rollouts}) == 2
+    assert all(len(r.token_ids) == len(r.steps) > 0 for r in rollouts)
     entries = _metrics(run)
     assert [e["kind"] for e in entries] == ["evaluation", "train", "train", "train", "train", "evaluation"]
     page = (run / "report.html").read_text()

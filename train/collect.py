@@ -132,7 +132,7 @@ class Collector:
 
     def _seat(self, env: gymnasium.Env, seed: int, member: int, draw: Sequence[int]) -> _Seat:
         observation, info = env.reset(seed=int(seed))
-        rollout = Rollout(task_id=str(info["task_id"]), rollout_id=f"{seed}-{member}", steps=[], reward=math.nan)
+        rollout = Rollout(str(info["task_id"]), f"{seed}-{member}", steps=[], reward=math.nan, token_ids=[])
         conversation = Conversation([self.form.observation(observation, 0)])
         rng = np.random.default_rng([*draw, seed, member])
         return _Seat(env, Episode(rollout, first_observation=str(observation)), rng, conversation, observation, info)
@@ -237,6 +237,8 @@ class Collector:
                 answer=str(observation),
             )
         )
+        assert rollout.token_ids is not None
+        rollout.token_ids.append(list(turn.tokens))
         seat.episode.turns.append(turn)
         seat.conversation.actions.append(turn.tokens)
         seat.conversation.observations.append(self.form.observation(observation, len(seat.conversation.actions)))

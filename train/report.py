@@ -55,6 +55,7 @@ def write_curve(folder: Path, config: Config) -> Path:
             yerr=[low, high],
             color=colour,
             marker="o",
+            linestyle="-" if len(points) > 2 else "none",  # a line between two points would claim what lies between
             capsize=3,
             label=f"held-out tasks, {kind} (95 %)",
         )
