@@ -15,10 +15,10 @@ ID = "tests/Copy-v0"
 class CopyWorld(gymnasium.Env[str, str]):
     """Observation: the wanted thing. Success: it was named in every turn."""
 
-    def __init__(self, turns: int = 1, fail_at: int | None = None, listed: bool = True) -> None:
+    def __init__(self, turns: int = 1, fail_at: int | None = None, listed: bool = True, numbered: bool = True) -> None:
         self.observation_space = UnicodeText(100)
         self.action_space = UnicodeText(100)
-        self.turns, self.fail_at, self.listed = turns, fail_at, listed
+        self.turns, self.fail_at, self.listed, self.numbered = turns, fail_at, listed, numbered
 
     def _info(self, action: str | None, valid: bool, success: bool) -> dict[str, Any]:
         info = {
@@ -36,7 +36,10 @@ class CopyWorld(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.wanted = [WORDS[int(self.np_random.integers(len(WORDS)))] for _ in range(self.turns)]
         self.said: list[str] = []
-        return f"case {seed} wants {self.wanted[0]}", self._info(None, True, False)
+        if self.fail_at == -1:
+            raise RuntimeError("the world broke")
+        case = f"case {seed} " if self.numbered else ""
+        return f"{case}wants {self.wanted[0]}", self._info(None, True, False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.fail_at == len(self.said):

@@ -37,7 +37,7 @@ def test_a_group_starts_alike_and_groups_differ() -> None:
     groups = _collector().play([3, 4, 5], 4, Acting(), draw=(0,))
     for group in groups:
         assert len({e.rollout.task_id for e in group}) == 1
-        assert len({e.first_observation for e in group}) == 1
+        assert len({e.rollout.steps[0].observation for e in group}) == 1
         assert len({e.rollout.rollout_id for e in group}) == 4
     assert len({group[0].rollout.task_id for group in groups}) == 3
 
@@ -121,6 +121,30 @@ def test_a_world_that_breaks_is_data() -> None:
     )
 
 
-def test_choice_needs_listed_commands() -> None:
-    with pytest.raises(ValueError, match="admissible_commands"):
-        _collector(env_id=copyworld.ID, listed=False).play([0], 1, Acting(), draw=(0,))
+def test_a_task_that_cannot_start_is_data() -> None:
+    ((episode,),) = _collector(env_id=copyworld.ID, fail_at=-1).play([0], 1, Acting(), draw=(0,))
+    assert episode.rollout.error == "reset: RuntimeError: the world broke"
+    assert episode.rollout.steps == []
+
+
+@pytest.mark.parametrize("mode", ["choice", "free"])
+def test_a_context_that_leaves_the_model_no_room_ends_the_episode(mode: str) -> None:
+    collector = _collector(history=None)  # a conversation that only grows
+    collector.policy.limit = 300
+    (group,) = collector.play([3], 3, Acting(mode, max_new_tokens=20), draw=(0,))
+    for episode in group:
+        assert episode.rollout.stop is Stop.TRUNCATED
+        assert 0 < len(episode.turns) < 4
+        assert all(len(t.request.context) + 20 <= 300 for t in episode.turns)
+
+
+def test_hiding_every_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="hides every command"):
+        _collector(env_id=copyworld.ID).play([0], 1, Acting("choice", ("mug", "pen", "egg", "key")), draw=(0,))
+
+
+def test_sampled_ids_are_written_for_free_text_alone() -> None:
+    ((free,),) = _collector().play([3], 1, Acting("free", max_new_tokens=4), draw=(0,))
+    assert free.rollout.token_ids == [list(t.request.sampled) for t in free.turns]
+    ((chosen,),) = _collector().play([3], 1, Acting(), draw=(0,))
+    assert chosen.rollout.token_ids is None

@@ -83,7 +83,11 @@ def test_one_update_equals_the_plain_one(free: bool, micro: int) -> None:
 
     parameters = [p for p in twin.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.0)
-    _plain_loss(twin, batch, loss).backward()
+    plain = _plain_loss(twin, batch, loss)
+    plain.backward()
+    norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+    assert stats.grad_norm == pytest.approx(float(norm), rel=1e-3)
+    assert stats.loss - loss.entropy * stats.entropy == pytest.approx(float(plain), abs=1e-4)
     optimizer.step()
     for a, b in zip(policy.model.parameters(), twin.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
@@ -102,6 +106,34 @@ def test_gradients_add_up_over_any_cut() -> None:
         batch = Batch(turns, torch.linspace(-1, 1, 8), np.zeros(8, np.int64))
         norms.append(learner.update(batch, 0, np.random.default_rng(0)).grad_norm)
     np.testing.assert_allclose(norms, norms[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("aggregate", ["token-mean", "rollout-mean", "seq-mean-token-sum"])
+def test_minibatches_average_to_the_batch(aggregate: str) -> None:
+    """A rollout has one share however its turns fall into minibatches: at rate zero the mean loss is the batch's."""
+    policy = _policy()
+    turns = _turns(policy, 9)
+    batch = Batch(turns, torch.linspace(-1, 1, 9), np.asarray([0, 0, 0, 0, 0, 0, 0, 1, 2]))
+    losses = []
+    for minibatch in (1, 2, 100):
+        optim = Optim(lr=1e-30, minibatch=minibatch)
+        stats = Learner(policy, optim, Loss(aggregate=aggregate), 1, 1000).update(batch, 0, np.random.default_rng(0))
+        losses.append(stats.loss)
+    assert losses == pytest.approx([losses[-1]] * 3, rel=1e-4)
+
+
+def test_turns_without_a_choice_are_left_alone() -> None:
+    policy = _policy()
+    form = PlainFormat(policy.tokenizer)
+    request = Request(form.observation("One way.", 0), 2, choices=choices(form, ["look"]))
+    edges = request.choices.tree.edges[0]
+    forced = Turn(request, request.choices.tokens[0], np.zeros(len(edges), np.float32), edges >= 0, edges)
+    learner = Learner(policy, Optim(minibatch=1), Loss(entropy=0.1), 1, 1)
+    only = learner.update(Batch([forced], torch.ones(1), np.zeros(1, np.int64)), 0, np.random.default_rng(0))
+    assert (only.updates, only.skipped) == (0, 0)
+    mixed = Batch([forced, *_turns(policy, 3)], torch.ones(4), np.zeros(4, np.int64))
+    found = learner.update(mixed, 0, np.random.default_rng(0))
+    assert (found.updates, found.skipped) == (3, 0)
 
 
 def test_the_reference_is_the_base_model_and_a_fresh_adapter_is_at_distance_zero() -> None:

@@ -98,6 +98,37 @@ def test_chat_needs_a_template_whose_turns_only_append() -> None:
         ChatFormat(words)
 
 
+def test_a_turn_may_be_closed_by_another_token_than_the_end_of_sequence() -> None:
+    words = tiny.tokenizer()
+    words.eos_token = "<|im_start|>"
+    form = ChatFormat(words)
+    assert form.stop[0] == words.convert_tokens_to_ids("<|im_end|>")
+    messages = [{"role": "user", "content": OBSERVATIONS[0]}, {"role": "assistant", "content": ACTIONS[0]}]
+    messages.append({"role": "user", "content": OBSERVATIONS[1]})
+    text = words.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert _text(form, form.context(_played(form, 1))) == text
+    words.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    with pytest.raises(ValueError, match="ordinary text"):
+        ChatFormat(words)
+
+
+def test_a_template_that_refuses_a_role_is_named() -> None:
+    words = tiny.tokenizer()
+    words.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match="refuses messages of the roles system, user: no system"):
+        ChatFormat(words, system="Play.")
+
+
+def test_every_token_with_a_newline_stops_plain_text() -> None:
+    form = PlainFormat(tiny.tokenizer())
+    for token in range(len(form.tokenizer)):
+        assert (token in form.stop) == ("\n" in form.tokenizer.decode([token]) or token == form.tokenizer.eos_token_id)
+    assert form.stop[0] == form.newline[-1]
+    assert form.text((*form.command("go on"), *form.command("and on"))) == "go on"
+
+
 def test_text_drops_stop_tokens() -> None:
     form = PlainFormat(tiny.tokenizer())
     assert form.text(form.command("go to desk 1")) == "go to desk 1"

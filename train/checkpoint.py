@@ -34,7 +34,7 @@ def save(folder: Path, step: int, model: PeftModel, state: dict[str, Any], keep:
     try:
         partial.mkdir()
         torch.save({"adapter": get_peft_model_state_dict(model), **state}, partial / "state.pt")
-        about = {"step": step, "model": fingerprint(model)}
+        about = {"step": step, "model": fingerprint(model), "lora_alpha": _alpha(model)}
         (partial / "about.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
@@ -45,6 +45,10 @@ def save(folder: Path, step: int, model: PeftModel, state: dict[str, Any], keep:
     for _, old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _alpha(model: PeftModel) -> float:
+    return float(model.peft_config["default"].lora_alpha)
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:
@@ -80,10 +84,16 @@ def load(path: Path, model: PeftModel) -> dict[str, Any]:
     except Exception as error:
         raise CheckpointError(f"{path}: not a readable checkpoint ({type(error).__name__}: {error})") from None
     here = fingerprint(model)
-    if about.get("model") != here:
+    if not isinstance(about, dict) or about.get("model") != here:
+        about = about if isinstance(about, dict) else {}
         raise CheckpointError(
             f"{path}: it belongs to another base model (fingerprint {about.get('model')}, this one is {here}): "
             "set `model.name` to the model it was trained on"
+        )
+    if about.get("lora_alpha") != _alpha(model):
+        raise CheckpointError(
+            f"{path}: its adapter was trained with `lora.alpha` {about.get('lora_alpha')}, the configuration says "
+            f"{_alpha(model)}: the same weights would mean another policy"
         )
     adapter = state.pop("adapter")
     expected = get_peft_model_state_dict(model)

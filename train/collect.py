@@ -18,7 +18,7 @@ import numpy as np
 
 from rtmc.rollouts import Rollout, Step, Stop
 from rtmc.train.config import Config
-from rtmc.train.policy import Answer, Policy, Request
+from rtmc.train.policy import NOT_FINITE, Answer, Policy, Request
 from rtmc.train.prompt import Conversation, Format, choices
 from rtmc.train.sampling import sample
 
@@ -44,7 +44,6 @@ class Episode:
 
     rollout: Rollout
     turns: list[Turn] = field(default_factory=list)
-    first_observation: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,20 +130,33 @@ class Collector:
         return str(observation)
 
     def _seat(self, env: gymnasium.Env, seed: int, member: int, draw: Sequence[int]) -> _Seat:
-        observation, info = env.reset(seed=int(seed))
-        rollout = Rollout(str(info["task_id"]), f"{seed}-{member}", steps=[], reward=math.nan, token_ids=[])
-        conversation = Conversation([self.form.observation(observation, 0)])
+        rollout = Rollout(f"seed {seed}", f"{seed}-{member}", steps=[], reward=math.nan)
         rng = np.random.default_rng([*draw, seed, member])
-        return _Seat(env, Episode(rollout, first_observation=str(observation)), rng, conversation, observation, info)
+        try:
+            observation, info = env.reset(seed=int(seed))
+        except Exception as error:  # a task that breaks is data, not the end of a run
+            rollout.stop, rollout.error = Stop.ERROR, f"reset: {type(error).__name__}: {error}"
+            return _Seat(env, Episode(rollout), rng, Conversation(), "", {}, done=True)
+        rollout.task_id = str(info["task_id"])
+        conversation = Conversation([self.form.observation(observation, 0)])
+        return _Seat(env, Episode(rollout), rng, conversation, observation, info)
 
     def _turn(self, seats: list[_Seat], acting: Acting) -> None:
-        contexts = [self.form.context(seat.conversation) for seat in seats]
+        playing, contexts = [], []
+        for seat in seats:
+            context = self.form.context(seat.conversation)
+            # The longest listed command rarely has as many tokens as free text may have.
+            if self.policy.limit is not None and len(context) + acting.max_new_tokens > self.policy.limit:
+                seat.episode.rollout.stop, seat.episode.rollout.reward, seat.done = Stop.TRUNCATED, seat.reward, True
+                continue
+            playing.append(seat)
+            contexts.append(context)
+        if not playing:
+            return
         live = [len(c) if acting.adapt == "all" else min(self.form.cue, len(c)) for c in contexts]
-        if acting.mode == "choice":
-            turns, texts = self._choose(seats, contexts, live, acting)
-        else:
-            turns, texts = self._write(seats, contexts, live, acting)
-        for seat, turn, text in zip(seats, turns, texts, strict=True):
+        act = self._choose if acting.mode == "choice" else self._write
+        turns, texts = act(playing, contexts, live, acting)
+        for seat, turn, text in zip(playing, turns, texts, strict=True):
             self._step(seat, turn, text)
 
     def _choose(
@@ -152,14 +164,11 @@ class Collector:
     ) -> tuple[list[Turn], list[str]]:
         requests = []
         for seat, context, n in zip(seats, contexts, live, strict=True):
-            listed = seat.info.get("admissible_commands")
-            if listed is None:
-                raise ValueError(
-                    '`acting.mode = "choice"` needs an environment whose info lists `admissible_commands`; '
-                    'this one does not: use "free"'
-                )
+            listed = seat.info["admissible_commands"]
             offered = [c for c in listed if not c.startswith(acting.hidden)] if acting.hidden else list(listed)
-            requests.append(Request(context, n, choices=choices(self.form, offered or list(listed))))
+            if not offered:
+                raise ValueError(f"`act.hide` hides every command that the environment offers: {', '.join(listed)}")
+            requests.append(Request(context, n, choices=choices(self.form, offered)))
         self.asked += len(requests)
         new = {r.key: r for r in requests if r.key not in self._answers}
         self.answered += len(new)
@@ -170,10 +179,7 @@ class Collector:
         for seat, request in zip(seats, requests, strict=True):
             answer = self._answers[request.key]
             if not np.isfinite(answer.command).all():
-                raise ValueError(
-                    "the model's probabilities are not finite: its weights or its half-precision arithmetic broke "
-                    '(`model.dtype = "float32"` rules the latter out)'
-                )
+                raise ValueError(NOT_FINITE)
             if acting.greedy:
                 pick = int(np.argmax(answer.command))
             else:
@@ -233,12 +239,13 @@ class Collector:
                 action_key=info["action_key"],
                 next_state_key=info["state_key"],
                 valid=bool(info["valid"]),
+                validation=bool(info.get("validation", False)),
                 tokens=int(turn.sampled.sum()),
                 answer=str(observation),
             )
         )
-        assert rollout.token_ids is not None
-        rollout.token_ids.append(list(turn.tokens))
+        if turn.request.sampled is not None:
+            rollout.token_ids = [*(rollout.token_ids or []), list(turn.request.sampled)]
         seat.episode.turns.append(turn)
         seat.conversation.actions.append(turn.tokens)
         seat.conversation.observations.append(self.form.observation(observation, len(seat.conversation.actions)))

@@ -10,7 +10,7 @@ import tomllib
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,7 +24,7 @@ class ConfigError(RtmcError, ValueError):
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Model(Section):
@@ -64,7 +64,9 @@ class Prompt(Section):
 
 class Act(Section):
     mode: Literal["choice", "free"] = Field("choice", description="choose among admissible commands, or write freely")
-    hide: list[str] = Field(default_factory=list, description="beginnings of commands that are not offered as choices")
+    hide: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="beginnings of commands that are not offered as choices"
+    )
     temperature: float = Field(1.0, gt=0)
     max_new_tokens: int = Field(48, ge=1)
 
@@ -76,7 +78,7 @@ class Credit(Section):
     signatures: str = "env"
     valid_reward: float = 0.005
     invalid_reward: float = -0.005
-    validation_bonus: float = 0.05
+    validation_bonus: float = Field(0.05, description="for steps that the environment's info calls `validation`")
     filter_uniform: bool = Field(True, description="leave out groups whose outcomes are all equal")
 
 

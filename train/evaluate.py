@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,21 @@ class Rate:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Results of one evaluation; `turns` is the mean length of the sampled episodes."""
+    """Results of one evaluation; `turns` is the mean length of the sampled episodes, `errors` how many episodes broke
+    (they count as failures)."""
 
     sampled: Rate
     greedy: Rate | None
     turns: float
     by_type: dict[str, Rate]
+    errors: int = 0
 
     def to_json(self) -> dict[str, object]:
         return {
             "sampled": self.sampled.to_json(),
             "greedy": self.greedy.to_json() if self.greedy else None,
             "turns": self.turns,
+            "errors": self.errors,
             "by_type": {name: rate.to_json() for name, rate in self.by_type.items()},
         }
 
@@ -69,6 +72,7 @@ class Evaluated:
             Rate.from_json(greedy) if greedy else None,
             float(value["turns"]),
             {name: Rate.from_json(rate) for name, rate in value["by_type"].items()},
+            int(value["errors"]),
         )
 
 
@@ -84,6 +88,7 @@ def evaluate(
     greedy: bool = True,
     batch: int = 32,
     progress: Callable[[int, int], None] | None = None,
+    on_turn: Callable[[int, int], None] | None = None,
 ) -> Evaluated:
     """Play each held-out task once by sampling and, if asked, once greedily.
 
@@ -92,9 +97,10 @@ def evaluate(
     seeds = held_out_seeds(tasks)
     sampled, greedily, lengths = [], [], []
     kinds: dict[str, list[bool]] = {}
-    done = 0
+    done = errors = 0
     for part in _batches(seeds, batch):
-        groups = collector.play(part, 1, acting, draw=(1,))
+        groups = collector.play(part, 1, acting, (1,), on_turn)
+        errors += sum(episode.rollout.error is not None for (episode,) in groups)
         outcome = successes(groups)
         sampled.append(outcome)
         for (episode,), success in zip(groups, outcome, strict=True):
@@ -102,7 +108,8 @@ def evaluate(
             parts = episode.rollout.task_id.split("/")
             kinds.setdefault("/".join(parts[:-1]) or parts[0], []).append(bool(success))
         if greedy:
-            groups = collector.play(part, 1, Acting(**{**vars(acting), "greedy": True}), draw=(1,))
+            groups = collector.play(part, 1, replace(acting, greedy=True), (1,), on_turn)
+            errors += sum(episode.rollout.error is not None for (episode,) in groups)
             greedily.append(successes(groups))
         done += len(part)
         if progress is not None:
@@ -112,6 +119,7 @@ def evaluate(
         _rate(greedily) if greedy else None,
         float(np.mean(lengths)),
         {kind: Rate(sum(found), len(found)) for kind, found in sorted(kinds.items())},
+        errors,
     )
 
 

@@ -1,8 +1,9 @@
-"""Worked examples for the prompt: the environment's expert plays tasks that neither training nor evaluation uses."""
+"""Worked examples for the prompt: the environment's expert plays tasks of seeds that neither training nor evaluation
+uses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import gymnasium
 
@@ -17,8 +18,10 @@ class NoExpertError(RtmcError, ValueError):
     """The environment offers no expert, or its plan did not work."""
 
 
-def expert_examples(make_env: Callable[[], gymnasium.Env], count: int) -> list[list[tuple[str, str]]]:
-    """`count` solved episodes as (observation, action) pairs.
+def expert_examples(
+    make_env: Callable[[], gymnasium.Env], count: int, avoid: Container[str] = ()
+) -> list[list[tuple[str, str]]]:
+    """`count` solved episodes as (observation, action) pairs; no task starts by a text in `avoid`.
 
     Raises NoExpertError where the environment has no `expert_plan`, or where a plan does not end in success.
     """
@@ -31,7 +34,11 @@ def expert_examples(make_env: Callable[[], gymnasium.Env], count: int) -> list[l
             raise NoExpertError(
                 f"`prompt.examples = {count}`: {env.spec.id if env.spec else env} has no expert; set it to 0"
             )
-        return [_episode(env, _FIRST_SEED + i) for i in range(count)]
+        seeds = (_FIRST_SEED + i for i in range(1000 + 10 * count))
+        found = [s for s in seeds if env.reset(seed=s)[0] not in avoid][:count]
+        if len(found) < count:
+            raise NoExpertError(f"`prompt.examples = {count}`: nearly every task of the environment is held out")
+        return [_episode(env, seed) for seed in found]
     finally:
         env.close()
 
@@ -39,7 +46,8 @@ def expert_examples(make_env: Callable[[], gymnasium.Env], count: int) -> list[l
 def _episode(env: gymnasium.Env, seed: int) -> list[tuple[str, str]]:
     observation, info = env.reset(seed=seed)
     pairs = []
-    for action in env.unwrapped.expert_plan():  # type: ignore[attr-defined]
+    plan = env.unwrapped.expert_plan()  # type: ignore[attr-defined]
+    for action in plan or ():
         pairs.append((str(observation), action))
         observation, _, _, _, info = env.step(action)
     if not info["success"]:

@@ -51,6 +51,8 @@ class CachedForward:
             )
         self.config = base.config
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        if not getattr(self.config, "layer_types", None) and getattr(self.config, "sliding_window", None) is not None:
+            kinds = {"sliding_attention"}
         if kinds != {"full_attention"}:
             raise ValueError(
                 f"the model has layers of the kinds {sorted(kinds)}; full attention in every layer is supported"
@@ -175,8 +177,8 @@ class Nodes:
 class PrefixStore:
     """Keys and values of frozen contexts under the base model, one row a distinct prefix.
 
-    Memory: layers x 2 x key-value heads x head size x element size a token. Past `capacity` tokens the store is emptied
-    before the next insertion (contexts that are still needed are computed again).
+    Memory: layers x 2 x key-value heads x head size x element size a token. Once it holds `capacity` tokens the
+    store is emptied before the next insertion (contexts that are still needed are computed again).
     """
 
     def __init__(self, forward: CachedForward, capacity: int = 65536, pack_tokens: int = 384) -> None:
@@ -196,7 +198,7 @@ class PrefixStore:
 
     def insert(self, contexts: Sequence[Sequence[int]]) -> list[list[int]]:
         """Paths (rows of the store) of the given token sequences; what is new is computed."""
-        if self.nodes and len(self.nodes) + sum(len(c) for c in contexts) > self.capacity:
+        if len(self.nodes) >= self.capacity:
             self.clear()
         paths = [self.nodes.path(context) for context in contexts]
         self._compute()
@@ -266,6 +268,15 @@ def visibility(nodes: Nodes, rows: Sequence[int], past: Sequence[int]) -> torch.
             visible[i, [column[a] for a in nodes.ancestors(parent)]] = True
         visible[i, start + i] = True
     return torch.from_numpy(visible)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many first tokens two texts share."""
+    length = min(len(a), len(b))
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length
 
 
 class adapter_off:

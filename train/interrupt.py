@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ class Interrupt:
             if self.asked:
                 raise KeyboardInterrupt
             self.asked = True
+            # os.write: print may be in the middle of its own work when a signal arrives.
+            os.write(2, b"\nstopping at the next whole state; Ctrl-C again stops at once\n")
 
         before = signal.signal(signal.SIGINT, remember)
         try:

@@ -17,7 +17,7 @@ import torch
 from rtmc.kernels.policy_loss import aggregate_weights, policy_loss
 from rtmc.train.collect import Turn
 from rtmc.train.config import Loss, Optim
-from rtmc.train.forest import adapter_off
+from rtmc.train.forest import adapter_off, common_prefix
 from rtmc.train.policy import Policy, Request
 
 
@@ -75,18 +75,13 @@ class Learner:
         """`epochs` passes in minibatches of distinct questions; what has a non-finite loss or gradient is skipped."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
-        requests, request_of_turn = _distinct(batch.turns)
-        rows: list[list[int]] = [[] for _ in requests]
-        for row, request in enumerate(request_of_turn):
-            rows[request].append(row)
-        reference = self._reference(requests) if self.loss.kl > 0 else None
+        work = _Work.of(batch, self.loss.aggregate, self.optim.minibatch)
+        reference = self._reference(work.requests) if self.loss.kl > 0 else None
         sums = dict.fromkeys(("loss", "entropy", "kl", "approx_kl", "clip_fraction", "grad_norm"), 0.0)
         updates = skipped = 0
         for _ in range(self.optim.epochs):
-            order = rng.permutation(len(requests))
-            for first in range(0, len(order), self.optim.minibatch):
-                chosen = order[first : first + self.optim.minibatch].tolist()
-                stats = self._minibatch(batch, requests, rows, chosen, reference)
+            for chosen in np.array_split(rng.permutation(work.open), work.minibatches) if len(work.open) else []:
+                stats = self._minibatch(work, chosen.tolist(), reference)
                 if stats is None:
                     skipped += 1
                     continue
@@ -94,8 +89,9 @@ class Learner:
                 for name, value in stats.items():
                     sums[name] += value
         means = {name: value / updates if updates else math.nan for name, value in sums.items()}
-        tokens = int(sum(int(t.sampled.sum()) for t in batch.turns))
-        return UpdateStats(updates=updates, skipped=skipped, tokens=tokens, distinct=len(requests), **means)
+        return UpdateStats(
+            updates=updates, skipped=skipped, tokens=len(work.weight), distinct=len(work.requests), **means
+        )
 
     def _reference(self, requests: Sequence[Request]) -> list[torch.Tensor]:
         out = []
@@ -107,27 +103,19 @@ class Learner:
         return out
 
     def _minibatch(
-        self,
-        batch: Batch,
-        requests: Sequence[Request],
-        rows: Sequence[Sequence[int]],
-        chosen: Sequence[int],
-        reference: Sequence[torch.Tensor] | None,
+        self, work: _Work, chosen: Sequence[int], reference: Sequence[torch.Tensor] | None
     ) -> dict[str, float] | None:
+        """One optimiser step; None where it was skipped because the loss or a gradient was not finite."""
         device = self.policy.forward.device
-        micro = [_Tokens.of(batch, requests, rows, part, device) for part in self._micro(requests, chosen)]
-        if sum(len(m.edge) for m in micro) == 0:
-            return None
-        # Weights of the whole minibatch, so that the parts' losses add up to the loss of the whole.
-        weights = aggregate_weights(
-            torch.cat([m.step for m in micro]), torch.cat([m.rollout for m in micro]), self.loss.aggregate
-        ).split([len(m.edge) for m in micro])
-        turns = sum(len(rows[i]) for i in chosen)
+        micro = [_Tokens.of(work, part, device) for part in self._micro(work.requests, chosen)]
+        advantage = work.batch.advantage.to(device, torch.float32)
+        # The minibatches' objectives average to that of the whole batch, the parts' add up to the minibatch's.
+        turns = len(work.batch.turns) / work.minibatches
         sums = dict.fromkeys(("loss", "entropy", "kl", "approx_kl", "clip_fraction"), 0.0)
         total = sum(len(m.edge) for m in micro)
         self.optimizer.zero_grad(set_to_none=True)
-        for tokens, weight in zip(micro, weights, strict=True):
-            part = [requests[i] for i in tokens.requests]
+        for tokens in micro:
+            part = [work.requests[i] for i in tokens.requests]
             scores = self.policy.score(part)
             start = torch.as_tensor(scores.start, device=device)
             ref = None
@@ -136,7 +124,7 @@ class Learner:
             loss, stats = policy_loss(
                 scores.logprob[start[tokens.request] + tokens.edge],
                 tokens.old,
-                batch.advantage.to(device, torch.float32),
+                advantage,
                 tokens.step,
                 tokens.rollout,
                 ref_logprob=ref,
@@ -146,9 +134,9 @@ class Learner:
                 kl_mode=self.loss.kl_mode,
                 aggregate=self.loss.aggregate,
                 per="step",
-                weights=weight,
+                weights=tokens.weight,
             )
-            visits = torch.as_tensor([len(rows[i]) for i in tokens.requests], dtype=torch.float32, device=device)
+            visits = torch.as_tensor([len(work.rows[i]) for i in tokens.requests], dtype=torch.float32, device=device)
             entropy = (scores.entropy * visits).sum() / turns
             objective = loss - self.loss.entropy * entropy
             if not torch.isfinite(objective):
@@ -181,7 +169,7 @@ class Learner:
         for i in sorted(chosen, key=lambda i: (requests[i].frozen, requests[i].context)):
             request = requests[i]
             action = len(request.choices.tree.nodes) if request.choices else len(request.sampled or ())
-            shared = _common_prefix(requests[part[-1]].context, request.context) if part else 0
+            shared = common_prefix(requests[part[-1]].context, request.context) if part else 0
             more = action + min(request.live, len(request.context) - shared)
             if part and size + more > self.micro_tokens:
                 yield part
@@ -192,12 +180,43 @@ class Learner:
             yield part
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    length = min(len(a), len(b))
-    for i in range(length):
-        if a[i] != b[i]:
-            return i
-    return length
+@dataclass(frozen=True)
+class _Work:
+    """A batch sorted out: its distinct requests, who asked them, and every policy token's weight in the loss.
+
+    `rows[i]` are the turns that asked request i; `open` the requests with a token that was sampled (where every token
+    was forced there is nothing to train); `weight` (T,) is of the batch's policy tokens turn by turn, those of turn s
+    from `start[s]` on, times the number of minibatches.
+    """
+
+    batch: Batch
+    requests: list[Request]
+    rows: list[list[int]]
+    open: np.ndarray
+    minibatches: int
+    weight: torch.Tensor
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Batch, aggregate: str, minibatch: int) -> _Work:
+        place: dict[tuple, int] = {}
+        requests: list[Request] = []
+        rows: list[list[int]] = []
+        for row, turn in enumerate(batch.turns):
+            i = place.setdefault(turn.request.key, len(requests))
+            if i == len(requests):
+                requests.append(turn.request)
+                rows.append([])
+            rows[i].append(row)
+        counts = np.asarray([int(turn.sampled.sum()) for turn in batch.turns], dtype=np.int64)
+        step = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+        rollout = torch.from_numpy(np.repeat(np.asarray(batch.rollout, dtype=np.int64), counts))
+        # Weights of the whole batch: a rollout whose turns lie in several minibatches has one share, not several.
+        weight = aggregate_weights(step, rollout, aggregate)
+        is_open = np.asarray([any(counts[row] for row in asked) for asked in rows], dtype=bool)
+        minibatches = max(1, math.ceil(int(is_open.sum()) / minibatch))
+        start = np.concatenate([[0], np.cumsum(counts)])
+        return cls(batch, requests, rows, np.flatnonzero(is_open), minibatches, weight * minibatches, start)
 
 
 @dataclass(frozen=True)
@@ -210,49 +229,27 @@ class _Tokens:
     old: torch.Tensor
     step: torch.Tensor
     rollout: torch.Tensor
+    weight: torch.Tensor
 
     @classmethod
-    def of(
-        cls,
-        batch: Batch,
-        requests: Sequence[Request],
-        rows: Sequence[Sequence[int]],
-        part: list[int],
-        device: torch.device,
-    ) -> _Tokens:
-        request, edge, old, step = [], [], [], []
-        for place, i in enumerate(part):
-            for row in rows[i]:
-                turn = batch.turns[row]
-                mask = turn.sampled
-                edge.append(turn.edges[mask])
-                old.append(turn.logprob[mask])
-                request.append(np.full(int(mask.sum()), place))
-                step.append(np.full(int(mask.sum()), row))
+    def of(cls, work: _Work, part: list[int], device: torch.device) -> _Tokens:
+        turns = [(place, row) for place, i in enumerate(part) for row in work.rows[i]]
+        masks = [work.batch.turns[row].sampled for _, row in turns]
+        counts = [int(mask.sum()) for mask in masks]
 
-        def tensor(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
+        def joined(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
             return torch.as_tensor(np.concatenate(parts), dtype=dtype, device=device)
 
-        steps = tensor(step, torch.int64)
-        rollouts = torch.as_tensor(batch.rollout, dtype=torch.int64, device=device)[steps]
+        def repeated(values: list[int]) -> torch.Tensor:
+            return torch.as_tensor(np.repeat(values, counts), dtype=torch.int64, device=device)
+
+        rows = [row for _, row in turns]
         return cls(
             part,
-            tensor(request, torch.int64),
-            tensor(edge, torch.int64),
-            tensor(old, torch.float32),
-            steps,
-            rollouts,
+            repeated([place for place, _ in turns]),
+            joined([work.batch.turns[row].edges[mask] for row, mask in zip(rows, masks, strict=True)], torch.int64),
+            joined([work.batch.turns[row].logprob[mask] for row, mask in zip(rows, masks, strict=True)], torch.float32),
+            repeated(rows),
+            repeated([int(work.batch.rollout[row]) for row in rows]),
+            torch.cat([work.weight[work.start[row] : work.start[row + 1]] for row in rows]).to(device),
         )
-
-
-def _distinct(turns: Sequence[Turn]) -> tuple[list[Request], list[int]]:
-    place: dict[tuple, int] = {}
-    requests: list[Request] = []
-    of_turn = []
-    for turn in turns:
-        key = turn.request.key
-        if key not in place:
-            place[key] = len(requests)
-            requests.append(turn.request)
-        of_turn.append(place[key])
-    return requests, of_turn

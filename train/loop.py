@@ -19,9 +19,10 @@ import torch
 
 import rtmc
 from rtmc.errors import RtmcError
-from rtmc.train.collect import Collector, Episode, acting_of, successes
+from rtmc.train.build import Parts
+from rtmc.train.collect import Episode, acting_of, successes
 from rtmc.train.config import Config
-from rtmc.train.evaluate import HELD_OUT, Evaluated, evaluate, held_out_seeds
+from rtmc.train.evaluate import HELD_OUT, Evaluated, evaluate
 from rtmc.train.interrupt import Interrupt
 from rtmc.train.learner import Batch, Learner, UpdateStats
 from rtmc.train.record import Recorder
@@ -77,26 +78,24 @@ def credit(config: Config, groups: Sequence[Sequence[Episode]]) -> Credited:
 class Trainer:
     """A run: everything that changes is in `state()`."""
 
-    def __init__(
-        self, config: Config, collector: Collector, learner: Learner, recorder: Recorder, interrupt: Interrupt
-    ) -> None:
-        self.config = config
-        self.collector = collector
+    def __init__(self, parts: Parts, learner: Learner, recorder: Recorder, interrupt: Interrupt) -> None:
+        self.config = parts.config
+        self.parts = parts
         self.learner = learner
         self.recorder = recorder
         self.interrupt = interrupt
-        self.acting = acting_of(config)
+        self.acting = acting_of(parts.config)
         self.step = 0
         self.skipped_updates = 0
         self.next_seed = 0
         self.moving = False  # weights are between two steps: not a state to save
         self.evaluations: list[tuple[int, Evaluated]] = []
-        self._held_out: set[str] | None = None
 
     def run(self) -> None:
-        """Train to `config.steps`; evaluate before and after."""
+        """Train to `config.steps`; evaluate before and after. What can be resumed starts with the first evaluation."""
         if not self.evaluations:
             self.evaluate()
+            self.checkpoint()
         while self.step < self.config.steps:
             self.one_step()
             if self.step == self.config.steps:
@@ -111,16 +110,22 @@ class Trainer:
         self.checkpoint()
 
     def checkpoint(self) -> Path:
-        """Save, and forget what is cached: a resumed run then computes exactly what this one goes on to compute."""
-        saved = self.recorder.checkpoint(self)
-        self.learner.policy.forget()
-        return saved
+        return self.recorder.checkpoint(self)
+
+    def forget(self) -> None:
+        """Drop what is cached. A resumed run then computes exactly what this one goes on to compute, and as tasks are
+        fresh every step, little is lost."""
+        self.parts.policy.forget()
+        self.parts.collector.weights_changed()
+        self.parts.held_out.weights_changed()
 
     def one_step(self) -> None:
         config = self.config
         began = time.perf_counter()
         seeds, next_seed = self.fresh_tasks(config.tasks_per_step)
-        groups = self.collector.play(
+        collector = self.parts.collector
+        asked, answered, read = collector.asked, collector.answered, self.parts.policy.store.computed_tokens
+        groups = collector.play(
             seeds, config.group_size, self.acting, draw=(2, config.seed, self.step), on_turn=self._on_turn
         )
         collected = time.perf_counter()
@@ -135,6 +140,8 @@ class Trainer:
             "success": float(found.mean()),
             "turns": float(np.mean(lengths)),
             "errors": errors,
+            "turns_shared": 1 - (collector.answered - answered) / max(1, collector.asked - asked),
+            "context_tokens": self.parts.policy.store.computed_tokens - read,
             **credited.metrics,
             "learning_rate": self.learner.learning_rate(self.step - 1),
             "collect_seconds": collected - began,
@@ -144,6 +151,8 @@ class Trainer:
         if stats is not None:
             metrics |= {k: v for k, v in dataclasses.asdict(stats).items() if k != "skipped"}
         self.recorder.step(self.step, metrics, groups)
+        self.moving = False
+        self.forget()
         self._stop_if_broken()
         self.interrupt.check()
 
@@ -161,8 +170,6 @@ class Trainer:
         rng = np.random.default_rng([3, self.config.seed, self.step])
         self.moving = True
         stats = self.learner.update(batch, self.step, rng)
-        self.moving = False
-        self.collector.weights_changed()
         self.skipped_updates += stats.skipped
         return stats
 
@@ -177,18 +184,16 @@ class Trainer:
         )
 
     def fresh_tasks(self, count: int) -> tuple[list[int], int]:
-        """Seeds of tasks never played in this run and none of which starts like a held-out task; and where to go on."""
-        if self._held_out is None:
-            held_out = held_out_seeds(self.config.evaluation.tasks)
-            self._held_out = {self.collector.first_observation(s) for s in held_out}
+        """Task seeds not yet used in this run, none of which starts like a held-out task; and where to go on."""
         base = np.random.default_rng([4, self.config.seed]).integers(HELD_OUT)
         seeds: list[int] = []
         following, refused = self.next_seed, 0
         while len(seeds) < count:
             seed = int((base + following) % HELD_OUT)
             following += 1
-            if self.collector.first_observation(seed) not in self._held_out:
+            if self.parts.collector.first_observation(seed) not in self.parts.held_out_texts:
                 seeds.append(seed)
+                refused = 0
                 continue
             refused += 1
             if refused > 1000:
@@ -200,12 +205,14 @@ class Trainer:
 
     def evaluate(self) -> Evaluated:
         result = evaluate(
-            self.collector,
+            self.parts.held_out,
             self.acting,
             self.config.evaluation.tasks,
             greedy=self.config.evaluation.greedy,
             progress=self._on_evaluation,
+            on_turn=lambda unfinished, total: self.interrupt.check(),
         )
+        self.forget()
         self.evaluations.append((self.step, result))
         self.recorder.evaluation(self.step, result)
         return result
@@ -224,6 +231,8 @@ class Trainer:
         self.step, self.next_seed = int(state["step"]), int(state["next_seed"])
         self.skipped_updates = int(state["skipped_updates"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
+        for group in self.learner.optimizer.param_groups:
+            group["weight_decay"] = self.config.optim.weight_decay  # the configuration's word, not the checkpoint's
         self.recorder.resume(self.step)
         self.evaluations = [
             (int(e["step"]), Evaluated.from_json(e)) for e in self.recorder.history if e["kind"] == "evaluation"

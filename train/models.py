@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
@@ -122,7 +123,7 @@ def load(config: Model, say: Callable[[str], None] = lambda text: None) -> tuple
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         text = " ".join(str(error).split())
         raise ModelError(f"{config.name}: not a causal language model with its tokenizer: {text[:300]}") from None
     # A folder without tokenizer files can still give an object; it is empty then.
@@ -148,7 +149,9 @@ def fingerprint(model: torch.nn.Module) -> str:
         name = name.replace("base_model.model.", "").replace(".base_layer", "")
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
         flat = parameter.detach().reshape(-1)
-        digest.update(flat[:: max(1, flat.numel() // 64)].float().cpu().numpy().tobytes())
+        # Rounded to bfloat16: the same model is known again whichever precision it was loaded in.
+        sample = flat[:: max(1, flat.numel() // 64)].to(torch.bfloat16).float()
+        digest.update(sample.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

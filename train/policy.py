@@ -24,6 +24,11 @@ import torch
 
 from rtmc.train.forest import ROOT, CachedForward, Nodes, Pack, PrefixStore, pack_live
 
+NOT_FINITE = (
+    "the model's probabilities are not finite: its weights or its half-precision arithmetic broke "
+    '(`model.dtype = "float32"` rules the latter out)'
+)
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -181,6 +186,7 @@ class Policy:
         self.store = PrefixStore(self.forward, capacity=capacity, pack_tokens=pack_tokens)
         self._lower: dict[tuple, torch.Tensor] = {}
         self._lower_rows = 0
+        self.limit = getattr(self.forward.config, "max_position_embeddings", None)
         self.head = self.forward.base.get_output_embeddings()
         if not isinstance(self.head, torch.nn.Linear):
             raise ValueError(
@@ -219,16 +225,15 @@ class Policy:
 
     def _live_trees(self, requests: Sequence[Request], order: Sequence[int]) -> list[LiveTree]:
         """The requests' live tokens, those with one frozen context on one tree as far as `pack_tokens` allows."""
-        limit = getattr(self.forward.config, "max_position_embeddings", None)
         trees: list[LiveTree] = []
         for i in order:
             if not trees or trees[-1].frozen != requests[i].frozen or len(trees[-1].nodes) >= self.pack_tokens:
                 trees.append(LiveTree(requests[i].frozen))
             trees[-1].add(i, requests[i])
             longest = len(trees[-1].frozen) + max(trees[-1].nodes.depth) + 1
-            if limit is not None and longest > limit:
+            if self.limit is not None and longest > self.limit:
                 raise ValueError(
-                    f"a context of {longest} tokens passes the model's {limit} positions: shorten the history"
+                    f"a context of {longest} tokens passes the model's {self.limit} positions: shorten the history"
                 )
         return trees
 

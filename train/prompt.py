@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
+
+from jinja2 import TemplateError
 
 from rtmc.train.policy import Choices
 
@@ -43,8 +46,8 @@ class Conversation:
 class Format(Protocol):
     """What turns texts into pieces and pieces into a context."""
 
-    stop: tuple[int, ...]
-
+    @property
+    def stop(self) -> tuple[int, ...]: ...
     def observation(self, text: str, turn: int) -> tuple[int, ...]: ...
     def command(self, text: str) -> tuple[int, ...]: ...
     def context(self, conversation: Conversation) -> tuple[int, ...]: ...
@@ -74,8 +77,14 @@ class PlainFormat:
         start = tuple(tokenizer("").input_ids)  # a beginning-of-text token where the tokenizer adds one
         self.prefix = start + self._encode(shown) if shown else start
         self.newline = self._encode("\n")
-        eos = tokenizer.eos_token_id
-        self.stop = tuple(dict.fromkeys([self.newline[-1], *([] if eos is None else [eos])]))
+
+    @cached_property
+    def stop(self) -> tuple[int, ...]:
+        """The newline, every other token that holds one, and the end of sequence."""
+        every = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))])
+        eos = self.tokenizer.eos_token_id
+        found = [self.newline[-1], *(i for i, text in enumerate(every) if "\n" in text)]
+        return tuple(dict.fromkeys([*found, *([] if eos is None else [eos])]))
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
@@ -102,7 +111,7 @@ class PlainFormat:
         return tuple(t for piece in (*pieces, self._cue) for t in piece)
 
     def text(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode([t for t in tokens if t not in self.stop], skip_special_tokens=True).strip()
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True)).split("\n")[0].strip()
 
 
 class ChatFormat:
@@ -127,19 +136,28 @@ class ChatFormat:
                 'not be kept as they are: use `format = "plain"` or a template whose turns only append'
             )
         between = both[len(opening) :].split(self._MARK)[0]
-        self._first, self._next = before, between
-        eos = tokenizer.eos_token
-        # The template's own end-of-turn text follows the reply; a sampled stop token already wrote its first token.
-        if eos and between.startswith(eos):
-            self._next = between[len(eos) :]
-        self.stop: tuple[int, ...] = (tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()
-        if not self.stop:
-            raise ValueError("the tokenizer has no end-of-sequence token: an action's end could not be told")
+        closing = self._encode(between)[0]
+        closer = tokenizer.decode([closing])
+        if closing not in tokenizer.all_special_ids and closing not in tokenizer.added_tokens_decoder:
+            raise ValueError(
+                f"this chat template ends a turn by {closer!r}, ordinary text: an action's end could not be told"
+            )
+        if not between.startswith(closer):
+            raise ValueError(
+                f"this chat template's end of turn {between[:20]!r} does not begin with the token {closer!r}"
+            )
+        # A sampled stop token has written the turn's end already; the next piece goes on behind it.
+        self._first, self._next = before, between[len(closer) :]
+        eos = tokenizer.eos_token_id
+        self.stop: tuple[int, ...] = tuple(dict.fromkeys([closing, *([] if eos is None else [eos])]))
         self._cue_length = max(1, len(self._encode(self._after_user)))
 
     def _render(self, messages: list[dict[str, str]]) -> str:
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return str(text)
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except TemplateError as error:
+            roles = ", ".join(m["role"] for m in messages)
+            raise ValueError(f"the tokenizer's chat template refuses messages of the roles {roles}: {error}") from None
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)

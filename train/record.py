@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from rtmc.atomic import atomic_path
 from rtmc.rolloutfile import write_rollouts
 from rtmc.train import checkpoint
 from rtmc.train.collect import Episode
@@ -76,18 +78,35 @@ class Recorder:
         if self.console is not None:
             self.console.print(text, highlight=False, soft_wrap=True)
 
+    def start_afresh(self) -> None:
+        """Drop what a run that never came to its first checkpoint left in the folder."""
+        (self.folder / "metrics.jsonl").unlink(missing_ok=True)
+        for name in ("rollouts", "tensorboard"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
     def resume(self, step: int) -> None:
-        """Drop what was written after `step` (it is about to be done again) and read the rest."""
+        """Drop what was written after `step` (it is about to be done again) and read the rest.
+
+        Raises ValueError for a line that is not of this file's form; a last line cut off half-way is dropped.
+        """
         path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if entry["step"] <= step:
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                past = entry["step"] > step
+            except (json.JSONDecodeError, KeyError, TypeError):
+                if number == len(lines):
+                    break
+                raise ValueError(
+                    f"{path}, line {number}: not a line of metrics (an object with `step` is wanted)"
+                ) from None
+            if not past:
                 kept.append(line)
                 self.history.append(entry)
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        with atomic_path(path) as part:
+            part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         if self._progress is not None:
             self._progress.update(self._run, completed=step)
 
@@ -128,6 +147,8 @@ class Recorder:
         text = f"held-out after step {step}: sampled {result.sampled}"
         if result.greedy is not None:
             text += f", greedy {result.greedy}"
+        if result.errors:
+            text += f"; {result.errors} episodes broke and count as failures"
         self.say(text)
 
     def checkpoint(self, trainer: Trainer) -> Path:

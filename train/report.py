@@ -109,7 +109,7 @@ def write_report(folder: Path, config: Config, seconds: float) -> Path:
             tasks=first["total"],
             evaluations=evaluations,
             ends=ends,
-            kinds=sorted(ends[0]["by_type"]),
+            kinds=sorted(set.intersection(*(set(e["by_type"]) for e in ends))),
             facts=facts,
             configuration=to_toml(config),
         )

@@ -1,7 +1,7 @@
 """The commands `rtmc train` and `rtmc evaluate`: from a configuration to a finished run folder.
 
-What this is not: the loop (`loop.py`). This file puts the pieces together, in the order in which they can fail, so that
-bad input is told before anything is written.
+What this is not: the loop (`loop.py`), nor the making of its parts (`build.py`). This file owns a run's folder: when
+one may be started or gone on with, what is said, and what is left at the end.
 """
 
 from __future__ import annotations
@@ -12,99 +12,20 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import gymnasium
-import torch
 from rich.console import Console
 
-import rtmc
-from rtmc.errors import RtmcError
-from rtmc.signatures import get_signature
-from rtmc.train import checkpoint, models
+from rtmc.train import checkpoint
 from rtmc.train import config as configuration
-from rtmc.train.collect import Collector, acting_of
-from rtmc.train.config import Config
+from rtmc.train.build import Parts, RunError, build
+from rtmc.train.collect import acting_of
 from rtmc.train.evaluate import evaluate
-from rtmc.train.examples import expert_examples
 from rtmc.train.interrupt import Interrupt
 from rtmc.train.learner import Learner
 from rtmc.train.loop import Trainer
-from rtmc.train.policy import Policy
-from rtmc.train.prompt import ChatFormat, Format, PlainFormat
 from rtmc.train.record import Recorder
 from rtmc.train.report import write_curve, write_report
-
-
-class RunError(RtmcError, ValueError):
-    """A run that cannot start: the message names the folder, key or environment."""
-
-
-@dataclass
-class Parts:
-    """What a configuration builds."""
-
-    config: Config
-    model: Any
-    policy: Policy
-    form: Format
-    collector: Collector
-
-
-def build(config: Config, say: Callable[[str], None]) -> Parts:
-    """Environment, model, adapter and prompt of a configuration; raises before anything is written."""
-    _check_method(config)
-    make_env = env_maker(config)
-    first = make_env()
-    first.close()
-    if config.budget.threads:
-        torch.set_num_threads(config.budget.threads)
-    base, tokenizer = models.load(config.model, say)
-    model = models.with_lora(base, config.lora, config.seed)
-    policy = Policy(
-        model,
-        tokenizer,
-        temperature=config.act.temperature,
-        capacity=config.budget.prefix_tokens,
-        pack_tokens=config.budget.pack_tokens,
-    )
-    if config.prompt.format == "chat":
-        if config.prompt.history is not None or config.prompt.examples:
-            raise RunError('`prompt.history` and `prompt.examples` belong to `prompt.format = "plain"`')
-        form: Format = ChatFormat(tokenizer, config.prompt.system)
-    else:
-        form = PlainFormat(
-            tokenizer,
-            expert_examples(make_env, config.prompt.examples),
-            config.prompt.history,
-            config.prompt.cue,
-            config.prompt.system,
-        )
-    return Parts(config, model, policy, form, Collector(make_env, policy, form))
-
-
-def _check_method(config: Config) -> None:
-    """Credit two steps as a trial: an unknown method, option or signature is told before a model is loaded."""
-    get_signature(config.credit.signatures)
-    rows = [
-        {"group": "trial", "rollout": r, "index": 0, "state": "s", "action": r, "outcome": float(r)} for r in range(2)
-    ]
-    rtmc.estimate(rtmc.StepTable.from_rows(rows), config.method, **config.credit.options)
-
-
-def env_maker(config: Config, **changes: Any) -> Callable[[], gymnasium.Env]:
-    """A function that makes the configured environment; the first call tells a wrong id or argument."""
-    kwargs = {**config.env.kwargs, **changes}
-
-    def make() -> gymnasium.Env:
-        try:
-            return gymnasium.make(config.env.id, disable_env_checker=True, **kwargs)
-        except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
-            raise RunError(f"`env`: {config.env.id} with {kwargs or 'no arguments'}: {error}") from None
-
-    return make
 
 
 def train_command(config: str | None, overrides: list[str], run: str | None, resume: str | None, as_json: bool) -> int:
@@ -116,13 +37,16 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
 
     start = None
     if resume is not None:
+        if run is not None:
+            raise RunError(f"`--resume {resume}` goes on in its own folder: leave `--run {run}` away")
         folder = Path(resume)
         start = checkpoint.latest(folder)
         settings = configuration.load(config or folder / "config.toml", overrides)
+        _check_held_out(folder, settings)
     elif config is not None:
         settings = configuration.load(config, overrides)
         folder = Path(run) if run else Path("runs") / f"{Path(config).stem}-{settings.method}-{settings.seed}"
-        if (folder / "metrics.jsonl").exists():
+        if checkpoint.checkpoints(folder / "checkpoints"):
             raise RunError(
                 f"{folder}: holds a run already; go on by `rtmc train --resume {folder}`, or name another `--run`"
             )
@@ -138,8 +62,10 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
             learner = Learner(
                 parts.policy, settings.optim, settings.loss, settings.steps, 2 * settings.budget.pack_tokens
             )
-            trainer = Trainer(settings, parts.collector, learner, recorder, interrupt)
-            if state is not None:
+            trainer = Trainer(parts, learner, recorder, interrupt)
+            if state is None:
+                recorder.start_afresh()
+            else:
                 trainer.restore(state)
                 say(f"going on after step {trainer.step} ({start})")
             _announce(parts, folder, say)
@@ -159,7 +85,7 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
         _conclude(trainer, folder, [folder / "adapter", curve, report], seconds, say)
         return 0
     finally:
-        parts.collector.close()
+        parts.close()
 
 
 def _command() -> str:
@@ -172,13 +98,21 @@ def _command() -> str:
 
 def _interrupted(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:
     if trainer.moving:
-        say(f"interrupted twice, in the middle of step {trainer.step + 1}: nothing of it is kept")
-        kept = checkpoint.checkpoints(folder / "checkpoints")
-        saved = str(kept[-1][1]) if kept else "none; start the run again"
-        say(f"newest checkpoint: {saved}")
+        say("interrupted twice, in the middle of an update: nothing of this step is kept")
     else:
         say(f"interrupted after step {trainer.step}; saved {trainer.checkpoint()}")
-    say(f"go on with: {_command()} train --resume {folder}")
+    if checkpoint.checkpoints(folder / "checkpoints"):
+        say(f"go on with: {_command()} train --resume {folder}")
+
+
+def _check_held_out(folder: Path, settings: configuration.Config) -> None:
+    """Refuse to call tasks held out that the run's training did not leave out."""
+    own = configuration.load(folder / "config.toml")
+    if settings.evaluation.tasks > own.evaluation.tasks or settings.evaluation.kwargs != own.evaluation.kwargs:
+        raise RunError(
+            f"{folder}: training left out {own.evaluation.tasks} tasks, made with {own.evaluation.kwargs or 'its own arguments'}: "
+            "more tasks, or others, would not be held out from it"
+        )
 
 
 def _announce(parts: Parts, folder: Path, say: Callable[[str], None]) -> None:
@@ -221,18 +155,19 @@ def evaluate_command(run: str, overrides: list[str], as_json: bool) -> int:
     folder = Path(run)
     start = checkpoint.latest(folder)
     settings = configuration.load(folder / "config.toml", overrides)
+    _check_held_out(folder, settings)
     parts = build(settings, say)
     try:
         step = checkpoint.load(start, parts.model)["step"]
         result = evaluate(
-            parts.collector,
+            parts.held_out,
             acting_of(settings),
             settings.evaluation.tasks,
             greedy=settings.evaluation.greedy,
             progress=lambda done, total: say(f"  held-out tasks {done}/{total}"),
         )
     finally:
-        parts.collector.close()
+        parts.close()
     if as_json:
         print(json.dumps({"run": run, "step": step, **result.to_json()}))
         return 0
@@ -241,4 +176,6 @@ def evaluate_command(run: str, overrides: list[str], as_json: bool) -> int:
         say(f"greedy {result.greedy}")
     for kind, rate in result.by_type.items():
         say(f"  {kind:<48} {rate}")
+    if result.errors:
+        say(f"{result.errors} episodes broke and count as failures")
     return 0

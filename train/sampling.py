@@ -7,14 +7,14 @@ text does not depend on which rows are sampled beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from rtmc.train.forest import ROOT, Nodes
-from rtmc.train.policy import Policy
+from rtmc.train.forest import ROOT, Nodes, common_prefix
+from rtmc.train.policy import NOT_FINITE, Policy
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,8 @@ def sample(
     """
     if max_new_tokens < 1:
         raise ValueError(f"`max_new_tokens` must be at least 1, got {max_new_tokens}")
-    order = sorted(range(len(contexts)), key=lambda i: contexts[i])
     out: list[Sample | None] = [None] * len(contexts)
-    for first in range(0, len(order), max_rows):
-        rows = order[first : first + max_rows]
+    for rows in _portions(policy, contexts, live, max_rows):
         results = _decode(
             policy,
             [contexts[i] for i in rows],
@@ -60,6 +58,24 @@ def sample(
         for i, result in zip(rows, results, strict=True):
             out[i] = result
     return [s for s in out if s is not None]
+
+
+def _portions(
+    policy: Policy, contexts: Sequence[tuple[int, ...]], live: Sequence[int], max_rows: int
+) -> Iterator[list[int]]:
+    """Rows to decode together: at most `max_rows`, and about `pack_tokens` live tokens before the first new one."""
+    rows: list[int] = []
+    size = 0
+    for i in sorted(range(len(contexts)), key=lambda i: contexts[i]):
+        shared = common_prefix(contexts[rows[-1]], contexts[i]) if rows else 0
+        more = min(live[i], len(contexts[i]) - shared)
+        if rows and (len(rows) == max_rows or size + more > policy.pack_tokens):
+            yield rows
+            rows, size, more = [], 0, live[i]
+        rows.append(i)
+        size += more
+    if rows:
+        yield rows
 
 
 @torch.no_grad()
@@ -113,6 +129,8 @@ def _decode(
     active = list(range(count))
     for step in range(max_new_tokens):
         logprob = (policy.head(hidden).float() / policy.temperature).log_softmax(-1)
+        if not torch.isfinite(logprob.amax(-1)).all():
+            raise ValueError(NOT_FINITE)
         if greedy:
             picks = logprob.argmax(-1).cpu().numpy()
         else:

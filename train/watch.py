@@ -11,10 +11,10 @@ import numpy as np
 from rtmc.rollouts import Stop
 from rtmc.train import checkpoint
 from rtmc.train import config as configuration
+from rtmc.train.build import build
 from rtmc.train.collect import Episode, acting_of
 from rtmc.train.evaluate import HELD_OUT
 from rtmc.train.policy import Policy
-from rtmc.train.run import build
 
 # Below this share of the probability a command is not worth a line.
 _WORTH_TELLING = 0.05
@@ -41,7 +41,7 @@ def watch(run: Path, env_id: str, changes: dict[str, Any], seed: int | None, say
         for line in _lines(episode, parts.policy):
             say(line)
     finally:
-        parts.collector.close()
+        parts.close()
     return episode.rollout.stop is Stop.SUCCESS
 
 

@@ -16,11 +16,17 @@ _WORLDS = {"household": "rtmc.gymenvs:rtmc/Household-v0"}
 _SPLITS_OF = {"rtmc/Household-v0": "rtmc.gymenvs.household.generate"}
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: a whole number from 0 on is wanted")
+    return int(text)
+
+
 def _play_arguments(parser: Parser) -> None:
     parser.add_argument("world", type=one_of("world", _WORLDS), metavar="WORLD", help=", ".join(_WORLDS))
     parser.add_argument("--split", metavar="NAME", help="which tasks to draw from (`rtmc envs` lists them)")
     parser.add_argument("--task", metavar="ID", help="this very task")
-    parser.add_argument("--seed", type=int, metavar="N", help="fixes the whole episode, the choice of task included")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="fixes the whole episode, the choice of task included")
     parser.add_argument("--model", metavar="RUN", help="watch the trained policy of this run's folder play instead")
     parser.add_argument("--max-turns", type=int, metavar="N", help="the environment's own turn limit")
 

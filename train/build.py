@@ -1,0 +1,164 @@
+"""From a configuration to the parts of a run, checked in the order in which they can fail.
+
+What this is not: it writes nothing. Bad input of any kind is told here, before a run's folder is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import torch
+
+import rtmc
+from rtmc.errors import RtmcError
+from rtmc.signatures import get_signature
+from rtmc.train import models
+from rtmc.train.collect import Collector
+from rtmc.train.config import Config, Prompt
+from rtmc.train.evaluate import held_out_seeds
+from rtmc.train.examples import expert_examples
+from rtmc.train.policy import Policy
+from rtmc.train.prompt import ChatFormat, Format, PlainFormat
+
+# What the trainer reads from an environment's info, after reset and after every step.
+_INFO = ("task_id", "state_key", "action_key", "valid", "success")
+
+
+class RunError(RtmcError, ValueError):
+    """A run that cannot start: the message names the folder, key or environment."""
+
+
+@dataclass
+class Parts:
+    """What a configuration builds. `held_out` plays the evaluation's tasks, `held_out_texts` is how those begin."""
+
+    config: Config
+    model: Any
+    policy: Policy
+    form: Format
+    collector: Collector
+    held_out: Collector
+    held_out_texts: frozenset[str]
+
+    def close(self) -> None:
+        self.collector.close()
+        self.held_out.close()
+
+
+def build(config: Config, say: Callable[[str], None]) -> Parts:
+    """Environment, model, adapter and prompt of a configuration. Raises RtmcError or ValueError, all in one line."""
+    _check_combination(config)
+    _check_method(config)
+    make_env = env_maker(config, {})
+    _check_env(config, make_env)
+    changes = config.evaluation.kwargs
+    make_held_out = env_maker(config, changes) if changes else make_env
+    texts = frozenset(_first_texts(make_held_out, held_out_seeds(config.evaluation.tasks)))
+    _check_enough_tasks(config, make_env, texts)
+    examples = expert_examples(make_env, config.prompt.examples, texts)
+    if config.budget.threads:
+        torch.set_num_threads(config.budget.threads)
+    base, tokenizer = models.load(config.model, say)
+    policy = Policy(
+        models.with_lora(base, config.lora, config.seed),
+        tokenizer,
+        temperature=config.act.temperature,
+        capacity=config.budget.prefix_tokens,
+        pack_tokens=config.budget.pack_tokens,
+    )
+    form: Format
+    if config.prompt.format == "chat":
+        form = ChatFormat(tokenizer, config.prompt.system)
+    else:
+        form = PlainFormat(tokenizer, examples, config.prompt.history, config.prompt.cue, config.prompt.system)
+    collector = Collector(make_env, policy, form)
+    held_out = Collector(make_held_out, policy, form) if changes else collector
+    return Parts(config, policy.model, policy, form, collector, held_out, texts)
+
+
+def env_maker(config: Config, changes: dict[str, Any]) -> Callable[[], gymnasium.Env]:
+    """A function that makes the configured environment, some arguments changed; RunError for a wrong id or argument."""
+    kwargs = {**config.env.kwargs, **changes}
+
+    def make() -> gymnasium.Env:
+        try:
+            return gymnasium.make(config.env.id, disable_env_checker=True, **kwargs)
+        except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
+            raise RunError(f"`env`: {config.env.id} with {kwargs or 'no arguments'}: {error}") from None
+
+    return make
+
+
+def _check_combination(config: Config) -> None:
+    """Refuse options that another option leaves without effect."""
+    prompt, act = config.prompt, config.act
+    if prompt.format == "chat":
+        for name in ("history", "examples", "cue"):
+            if getattr(prompt, name) != Prompt.model_fields[name].default:
+                raise RunError(
+                    f'`prompt.{name}` belongs to `prompt.format = "plain"`; a chat shows the whole conversation'
+                )
+    if act.mode == "free" and act.hide:
+        raise RunError('`act.hide` belongs to `act.mode = "choice"`: free text is not chosen from a list')
+    if config.group_size == 1 and config.credit.filter_uniform:
+        raise RunError(
+            "`group_size = 1` makes every group uniform, and `credit.filter_uniform` leaves all of them out: nothing "
+            "would be learned"
+        )
+
+
+def _check_method(config: Config) -> None:
+    """Credit two steps as a trial: an unknown method, option or signature is told before a model is loaded."""
+    get_signature(config.credit.signatures)
+    if clash := {"table", "method"} & config.credit.options.keys():
+        raise RunError(f"`credit.options` has {min(clash)!r}: the method is named by `method`")
+    rows = [
+        {"group": "trial", "rollout": r, "index": 0, "state": "s", "action": r, "outcome": float(r)} for r in range(2)
+    ]
+    rtmc.estimate(rtmc.StepTable.from_rows(rows), config.method, **config.credit.options)
+
+
+def _check_env(config: Config, make_env: Callable[[], gymnasium.Env]) -> None:
+    env = make_env()
+    try:
+        observation, info = env.reset(seed=0)
+        missing = [name for name in _INFO if name not in info]
+        if missing or not isinstance(observation, str):
+            what = (
+                f"its info lacks {', '.join(missing)}"
+                if missing
+                else f"its observation is a {type(observation).__name__}"
+            )
+            raise RunError(
+                f"`env.id` = {config.env.id}: the trainer needs text and info of the documented form; {what}"
+            )
+        if config.act.mode == "choice" and "admissible_commands" not in info:
+            raise RunError(
+                f'`act.mode = "choice"` needs an environment whose info lists `admissible_commands`; {config.env.id} '
+                'does not: use "free"'
+            )
+    finally:
+        env.close()
+
+
+def _check_enough_tasks(config: Config, make_env: Callable[[], gymnasium.Env], texts: frozenset[str]) -> None:
+    env = make_env()
+    try:
+        if all(str(env.reset(seed=seed)[0]) in texts for seed in range(200)):
+            raise RunError(
+                f"`evaluation.tasks` = {config.evaluation.tasks}: the environment has too few tasks, all of 200 drawn "
+                "start like a held-out one. Lower it, or widen `env.kwargs`"
+            )
+    finally:
+        env.close()
+
+
+def _first_texts(make_env: Callable[[], gymnasium.Env], seeds: list[int]) -> list[str]:
+    env = make_env()
+    try:
+        return [str(env.reset(seed=seed)[0]) for seed in seeds]
+    finally:
+        env.close()
