@@ -110,7 +110,7 @@ def _check_held_out(folder: Path, settings: configuration.Config) -> None:
     own = configuration.load(folder / "config.toml")
     if settings.evaluation.tasks > own.evaluation.tasks or settings.evaluation.kwargs != own.evaluation.kwargs:
         raise RunError(
-            f"{folder}: training left out {own.evaluation.tasks} tasks, made with {own.evaluation.kwargs or 'its own arguments'}: "
+            f"{folder}: its training left out {own.evaluation.tasks} tasks (`evaluation.kwargs` {own.evaluation.kwargs}); "
             "more tasks, or others, would not be held out from it"
         )
 
