@@ -110,8 +110,8 @@ def _check_held_out(folder: Path, settings: configuration.Config) -> None:
     own = configuration.load(folder / "config.toml")
     if settings.evaluation.tasks > own.evaluation.tasks or settings.evaluation.kwargs != own.evaluation.kwargs:
         raise RunError(
-            f"{folder}: its training left out {own.evaluation.tasks} tasks (`evaluation.kwargs` {own.evaluation.kwargs}); "
-            "more tasks, or others, would not be held out from it"
+            f"{folder}: its training left out {own.evaluation.tasks} tasks (arguments {own.evaluation.kwargs}); "
+            "others would not be held out from it"
         )
 
 
