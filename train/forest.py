@@ -16,7 +16,7 @@ Shapes: P frozen nodes of a pack, Q nodes computed in a pack, H hidden size.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -221,13 +221,20 @@ class PrefixStore:
             # Rows are in insertion order, so a parent always precedes its children: a block of rows only needs
             # rows before it and rows inside it.
             past = sorted({a for row in rows for a in nodes.ancestors(nodes.parent[row])} - set(rows))
-            visible = visibility(nodes, rows, past)
+            column = {row: i for i, row in enumerate(past)}
+            local = {row: i for i, row in enumerate(rows)}
+            parents = [local.get(nodes.parent[row], ROOT) for row in rows]
+            heads = {
+                i: [column[a] for a in nodes.ancestors(nodes.parent[row])]
+                for i, row in enumerate(rows)
+                if parents[i] == ROOT
+            }
             with torch.no_grad(), adapter_off(self.forward.model):
                 cache = self.cache(np.asarray(past, dtype=np.int64))
                 self.forward(
                     np.asarray([nodes.token[r] for r in rows]),
                     np.asarray([nodes.depth[r] for r in rows]),
-                    visible,
+                    visibility(parents, heads, len(past)),
                     cache,
                 )
             self._append(cache, len(rows))
@@ -254,19 +261,18 @@ class PrefixStore:
             self._values[i][:, rows] = layer.values[0, :, -count:]
 
 
-def visibility(nodes: Nodes, rows: Sequence[int], past: Sequence[int]) -> torch.Tensor:
-    """(Q, P + Q) bool: True where a row of `rows` sees a row of `past + rows` (its ancestors and itself)."""
-    column = {row: i for i, row in enumerate(past)}
-    start = len(past)
-    visible = np.zeros((len(rows), start + len(rows)), dtype=bool)
-    local = {row: i for i, row in enumerate(rows)}
-    for i, row in enumerate(rows):
-        parent = nodes.parent[row]
-        if parent in local:
-            visible[i] = visible[local[parent]]
+def visibility(parents: Sequence[int], heads: Mapping[int, Sequence[int]], past: int) -> torch.Tensor:
+    """(Q, past + Q) bool: which of `past` known nodes and of Q new ones each new node sees: its ancestors and itself.
+
+    `parents[i]` is an earlier new node, or ROOT; then `heads[i]` are the known nodes that node i continues.
+    """
+    visible = np.zeros((len(parents), past + len(parents)), dtype=bool)
+    for i, parent in enumerate(parents):
+        if parent == ROOT:
+            visible[i, heads[i]] = True
         else:
-            visible[i, [column[a] for a in nodes.ancestors(parent)]] = True
-        visible[i, start + i] = True
+            visible[i] = visible[parent]
+        visible[i, past + i] = True
     return torch.from_numpy(visible)
 
 
@@ -319,41 +325,39 @@ def pack_live(
     for i, tree in enumerate(trees):
         union = frozen | set(frozen_paths[i])
         if members and (live + len(tree) > pack_tokens or len(union) > pack_frozen):
-            yield _pack(frozen_paths, trees, members)
+            yield pack(frozen_paths, trees, members)
             members, live, union = [], 0, set(frozen_paths[i])
         members.append(i)
         live += len(tree)
         frozen = union
     if members:
-        yield _pack(frozen_paths, trees, members)
+        yield pack(frozen_paths, trees, members)
 
 
-def _pack(frozen_paths: Sequence[Sequence[int]], trees: Sequence[Nodes], members: list[int]) -> Pack:
+def pack(frozen_paths: Sequence[Sequence[int]], trees: Sequence[Nodes], members: Sequence[int]) -> Pack:
+    """One pass over the given members' trees."""
     frozen = sorted({row for i in members for row in frozen_paths[i]})
     column = {row: c for c, row in enumerate(frozen)}
-    total = sum(len(trees[i]) for i in members)
-    tokens = np.empty(total, dtype=np.int64)
-    positions = np.empty(total, dtype=np.int64)
-    visible = np.zeros((total, len(frozen) + total), dtype=bool)
-    starts, start = [], 0
+    tokens: list[int] = []
+    positions: list[int] = []
+    parents: list[int] = []
+    heads: dict[int, list[int]] = {}
+    starts = []
     for i in members:
-        tree, size = trees[i], len(trees[i])
-        tokens[start : start + size] = tree.token
-        positions[start : start + size] = np.asarray(tree.depth) + len(frozen_paths[i])
-        context = np.zeros(visible.shape[1], dtype=bool)
-        context[[column[row] for row in frozen_paths[i]]] = True
-        for row, parent in enumerate(tree.parent):
-            line = start + row
-            visible[line] = context if parent == ROOT else visible[start + parent]
-            visible[line, len(frozen) + line] = True
+        start, path = len(tokens), [column[row] for row in frozen_paths[i]]
         starts.append(start)
-        start += size
-    chain = not frozen and bool(np.array_equal(positions, np.arange(total))) and len(members) == 1
+        for row, parent in enumerate(trees[i].parent):
+            if parent == ROOT:
+                heads[start + row] = path
+            parents.append(ROOT if parent == ROOT else start + parent)
+        tokens += trees[i].token
+        positions += [len(path) + depth for depth in trees[i].depth]
+    chain = not frozen and parents == list(range(ROOT, len(parents) - 1))
     return Pack(
         np.asarray(frozen, dtype=np.int64),
-        tokens,
-        positions,
-        None if chain else torch.from_numpy(visible),
+        np.asarray(tokens, dtype=np.int64),
+        np.asarray(positions, dtype=np.int64),
+        None if chain else visibility(parents, heads, len(frozen)),
         tuple(members),
         tuple(starts),
     )

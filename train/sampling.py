@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rtmc.train.forest import ROOT, Nodes, common_prefix
-from rtmc.train.policy import NOT_FINITE, Policy
+from rtmc.train.forest import common_prefix, pack
+from rtmc.train.policy import NOT_FINITE, LiveTree, Policy
 
 
 @dataclass(frozen=True)
@@ -89,39 +89,18 @@ def _decode(
     greedy: bool,
 ) -> list[Sample]:
     count = len(contexts)
-    paths = policy.store.insert([c[: len(c) - n] for c, n in zip(contexts, live, strict=True)])
-    frozen = sorted({row for path in paths for row in path})
-    column = {row: i for i, row in enumerate(frozen)}
-    # The live ends of the contexts, one tree below each distinct frozen path.
-    trees: dict[tuple[int, ...], tuple[Nodes, int]] = {}
-    tokens: list[int] = []
-    positions: list[int] = []
-    parents: list[int] = []
-    ends: list[int] = []
-    heads: list[list[int]] = []
-    index: dict[tuple[tuple[int, ...], int], int] = {}
-    for context, n, path in zip(contexts, live, paths, strict=True):
-        key = tuple(path)
-        tree, _ = trees.setdefault(key, (Nodes(), 0))
-        for row in tree.path(context[len(context) - n :]):
-            if (key, row) not in index:
-                index[key, row] = len(tokens)
-                tokens.append(tree.token[row])
-                positions.append(len(path) + tree.depth[row])
-                parents.append(ROOT if tree.parent[row] == ROOT else index[key, tree.parent[row]])
-                heads.append([column[r] for r in path] if tree.parent[row] == ROOT else [])
-        ends.append(index[key, row])
-    past, width = len(frozen), len(tokens)
-    visible = np.zeros((width, past + width), dtype=bool)
-    for i, parent in enumerate(parents):
-        if parent == ROOT:
-            visible[i, heads[i]] = True
-        else:
-            visible[i] = visible[parent]
-        visible[i, past + i] = True
-    cache = policy.store.cache(np.asarray(frozen, dtype=np.int64))
-    hidden = policy.forward(np.asarray(tokens), np.asarray(positions), torch.from_numpy(visible), cache)[ends]
-
+    trees: dict[tuple[int, ...], LiveTree] = {}
+    rows = []
+    for context, n in zip(contexts, live, strict=True):
+        frozen = context[: len(context) - n]
+        tree = trees.setdefault(frozen, LiveTree(frozen))
+        rows.append((frozen, tree.nodes.path(context[len(context) - n :])[-1]))
+    packed = pack(policy.store.insert(list(trees)), [tree.nodes for tree in trees.values()], range(len(trees)))
+    start = dict(zip(trees, packed.starts, strict=True))
+    ends = [start[frozen] + row for frozen, row in rows]
+    cache = policy.store.cache(packed.frozen)
+    hidden = policy.forward(packed.tokens, packed.positions, packed.visible, cache)[ends]
+    visible = np.tri(len(packed.tokens), dtype=bool) if packed.visible is None else packed.visible.numpy()
     sees = visible[ends]
     sampled: list[list[int]] = [[] for _ in range(count)]
     logprobs: list[list[float]] = [[] for _ in range(count)]
