@@ -42,6 +42,8 @@ history = 0
 lr = 1e-3
 [evaluation]
 tasks = 4
+[budget]
+threads = 1
 """
 
 
@@ -197,6 +199,8 @@ def test_reinforcement_learning_learns(tmp_path: Path, model_folder: Path) -> No
         [evaluation]
         tasks = 1
         greedy = false
+        [budget]
+        threads = 1
         """,
         encoding="utf-8",
     )
@@ -221,6 +225,7 @@ def test_reinforcement_learning_learns(tmp_path: Path, model_folder: Path) -> No
         (["prompt.format=chat"], "prompt.history"),
         (["act.mode=free", 'act.hide=["look"]'], "act.hide"),
         (["group_size=1"], "nothing would be learned"),
+        (["budget.threads=9999"], "`budget.threads`"),
         (["env.id=CartPole-v1", "env.kwargs={}"], "info lacks task_id"),
         (['env.kwargs={task="tiny/pick_and_place_simple/1"}'], "too few tasks"),
         (["credit.valid_reward=nan"], "finite number"),

@@ -5,6 +5,7 @@ What this is not: it writes nothing. Bad input of any kind is told here, before 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,9 @@ def _check_combination(config: Config) -> None:
                 )
     if act.mode == "free" and act.hide:
         raise RunError('`act.hide` belongs to `act.mode = "choice"`: free text is not chosen from a list')
+    cores = os.cpu_count() or 1
+    if config.budget.threads > cores:
+        raise RunError(f"`budget.threads` is {config.budget.threads}; this machine has {cores} cores: use at most that")
     if config.group_size == 1 and config.credit.filter_uniform:
         raise RunError(
             "`group_size = 1` makes every group uniform, and `credit.filter_uniform` leaves all of them out: nothing "
