@@ -83,7 +83,7 @@ def write_report(folder: Path, config: Config, seconds: float) -> Path:
     ends = [evaluations[0], evaluations[-1]] if len(evaluations) > 1 else evaluations
     first, last = ends[0]["sampled"], ends[-1]["sampled"]
     facts: list[tuple[str, str]] = [
-        ("time of this session", f"{seconds / 60:.1f} min"),
+        ("time since the start (or the resuming)", f"{seconds / 60:.1f} min"),
         ("update steps", str(len(steps))),
     ]
     if steps:
