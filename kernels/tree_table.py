@@ -287,7 +287,7 @@ def table_numba(have, offsets, state, action, prior_visits, first_visit):
     inputs = (have.returns, offsets, have.known, have.group, states, pairs, have.bound, c1, c2)
     _table_loop(*map(as_numpy, inputs), first_visit, *(c.numpy() for c in (n_s, w_s, n_sa, w_sa)))
     n_s, w_s, n_sa, w_sa = n_s[states], w_s[states], n_sa[pairs], w_sa[pairs]
-    weight = n_s + prior_visits
+    weight = n_s.double() + prior_visits  # an int64 tensor and a Python float would meet in torch's default dtype
     v = torch.where(weight > 0, (w_s + prior_visits * have.prior[group]) / weight, 0.0)
     q = torch.where(n_sa > 0, w_sa / n_sa, v)
     return torch.where(have.known[have.rollout] > 0, q - v, 0.0), q, v, n_s, n_sa

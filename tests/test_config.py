@@ -77,3 +77,10 @@ def test_missing_files_name_the_shipped_ones(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(config.ConfigError, match="not UTF-8"):
         config.load(tmp_path / "binary.toml")
+
+
+def test_none_takes_a_key_out(tmp_path: Path) -> None:
+    path = _file(tmp_path, "[prompt]\nhistory = 0\n")
+    assert config.load(path).prompt.history == 0
+    assert config.load(path, ["prompt.history=none"]).prompt.history is None
+    assert config.load(path, ["optim.lr=none"]).optim.lr == config.Optim().lr

@@ -240,3 +240,17 @@ def test_refusals(change, error, message, backend):
     arguments = {**tree_of(FIGURE), "gamma": 1.0, "prior_visits": 2.0, "prior": "success_rate", **change}
     with pytest.raises(error, match=message):
         rollout_tree_advantages(**arguments)
+
+
+@pytest.mark.parametrize("prior_visits", [0.1, 1 / 3, 1e8, 1e50])
+def test_prior_visits_that_float32_cannot_hold(prior_visits: float) -> None:
+    """Three rollouts through one state, outcomes 1, 0, 0: V' = (1 + n / 3) / (3 + n) = 1/3 for every n."""
+    reward = torch.zeros(3, dtype=torch.float64)
+    outcome = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    rows = torch.arange(3)
+    tree = rollout_tree_advantages(
+        reward, outcome, torch.arange(4), torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), rows,
+        1.0, prior_visits, "success_rate",
+    )  # fmt: skip
+    torch.testing.assert_close(tree.v, torch.full((3,), 1 / 3, dtype=torch.float64), rtol=1e-12, atol=0)
+    torch.testing.assert_close(tree.advantage, outcome - 1 / 3, rtol=1e-12, atol=0)

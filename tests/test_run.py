@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -170,6 +171,9 @@ def test_a_trained_policy_can_be_watched(base: list[str], tmp_path: Path, capsys
     assert "Task: " in text
     assert len([line for line in text.splitlines() if line.startswith("> ")]) == 2
     assert "after 2 turns" in text
+    task = "tiny/pick_and_place_simple/4"
+    assert main(["play", "household", "--model", str(run), "--task", task]) == 0
+    assert f"task {task}" in capsys.readouterr().out
     assert main(["play", "household", "--model", str(tmp_path / "none")]) == 2
     assert "no such run folder" in capsys.readouterr().err
 
@@ -277,6 +281,7 @@ def test_resuming_says_what_would_not_be_the_same_run(
     assert main(["train", *base, "steps=1", "--run", str(run)]) == 0
     for words, message in (
         (["lora.alpha=32"], "`lora.alpha` 16.0"),
+        (["steps=0"], "`steps`"),
         (["evaluation.tasks=9"], "would not be held out"),
         (["--run", str(tmp_path / "other")], "leave `--run"),
     ):
@@ -346,6 +351,19 @@ def test_training_tasks_never_start_like_held_out_ones(tmp_path: Path, model_fol
     parts.held_out_texts = frozenset(f"wants {word}" for word in copyworld.WORDS)
     with pytest.raises(TrainingStopped, match="too few tasks"):
         trainer.fresh_tasks(1)
+
+
+def test_one_folder_one_process(base: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "out"
+    assert main(["train", *base, "steps=2", "--run", str(run)]) == 0
+    with (run / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["train", "steps=3", "--resume", str(run)]) == 2
+        assert "another process" in capsys.readouterr().err
+    assert main(["train", "steps=1", "--resume", str(run)]) == 2
+    assert "2 steps are done already" in capsys.readouterr().err
+    assert main(["train", "steps=3", "--resume", str(run)]) == 0
+    assert "the base model reads what stands before" in (run / "adapter" / "README.md").read_text()
 
 
 def test_no_space_left(

@@ -3,11 +3,13 @@
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rtmc
 from rtmc import Ending, StepTable, TableError
 
 
@@ -356,3 +358,37 @@ def test_summary_counts_the_special_members():
         "uniform": 2,
         "single": 1,
     }
+
+
+def test_writes_that_torch_does_not_count_are_seen() -> None:
+    outcome = np.array([1.0, 0.0], dtype=np.float32)
+    rows = [{"group": 0, "rollout": r, "index": 0, "state": "s", "action": r} for r in range(2)]
+    table = StepTable.from_rows(rows)
+    table.outcome = torch.from_numpy(outcome)
+    first = rtmc.advantages(table, "grpo")
+    outcome[:] = [0.0, 1.0]
+    assert torch.equal(rtmc.advantages(table, "grpo"), -first)
+    table.outcome.data[:] = torch.tensor([1.0, 0.0])
+    assert torch.equal(rtmc.advantages(table, "grpo"), first)
+    table.index.numpy()[0] = 7
+    with pytest.raises(TableError, match="index"):
+        rtmc.advantages(table, "grpo")
+
+
+@pytest.mark.parametrize("column", ["rollout", "reward", "outcome"])
+@pytest.mark.parametrize("value", [[0, 1], None])
+def test_a_column_that_is_no_tensor_is_named(column: str, value: object) -> None:
+    rows = [{"group": 0, "rollout": r, "index": 0, "state": "s", "action": r} for r in range(2)]
+    table = StepTable.from_rows(rows)
+    setattr(table, column, value)
+    with pytest.raises(TableError, match=f"column `{column}`.*must be a tensor"):
+        table.validate()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("index", 2**63), ("tokens", 2**70), ("reward", 10**400), ("outcome", 10**400)]
+)
+def test_numbers_too_large_name_row_and_column(column: str, value: int) -> None:
+    row = {"group": 0, "rollout": 0, "index": 0, "state": "s", "action": "a", column: value}
+    with pytest.raises(TableError, match=f"row 0, column `{column}`"):
+        StepTable.from_rows([row])

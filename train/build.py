@@ -49,16 +49,21 @@ class Parts:
         self.held_out.close()
 
 
-def build(config: Config, say: Callable[[str], None]) -> Parts:
-    """Environment, model, adapter and prompt of a configuration. Raises RtmcError or ValueError, all in one line."""
+def build(config: Config, say: Callable[[str], None], evaluated: bool = True) -> Parts:
+    """Environment, model, adapter and prompt of a configuration. Raises RtmcError or ValueError, all in one line.
+
+    `evaluated` False: no task is held out (to watch a policy play one task).
+    """
     _check_combination(config)
     _check_method(config)
     make_env = env_maker(config, {})
     _check_env(config, make_env)
     changes = config.evaluation.kwargs
     make_held_out = env_maker(config, changes) if changes else make_env
-    texts = frozenset(_first_texts(make_held_out, held_out_seeds(config.evaluation.tasks)))
-    _check_enough_tasks(config, make_env, texts)
+    held_out_tasks = held_out_seeds(config.evaluation.tasks) if evaluated else []
+    texts = frozenset(_first_texts(make_held_out, held_out_tasks))
+    if evaluated:
+        _check_enough_tasks(config, make_env, texts)
     examples = expert_examples(make_env, config.prompt.examples, texts)
     if config.budget.threads:
         torch.set_num_threads(config.budget.threads)
@@ -83,10 +88,12 @@ def build(config: Config, say: Callable[[str], None]) -> Parts:
 def env_maker(config: Config, changes: dict[str, Any]) -> Callable[[], gymnasium.Env]:
     """A function that makes the configured environment, some arguments changed; RunError for a wrong id or argument."""
     kwargs = {**config.env.kwargs, **changes}
+    # Our own ids are registered by importing `rtmc.gymenvs`, which gymnasium does for an id with that prefix.
+    name = f"rtmc.gymenvs:{config.env.id}" if config.env.id.startswith("rtmc/") else config.env.id
 
     def make() -> gymnasium.Env:
         try:
-            return gymnasium.make(config.env.id, disable_env_checker=True, **kwargs)
+            return gymnasium.make(name, disable_env_checker=True, **kwargs)
         except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
             raise RunError(f"`env`: {config.env.id} with {kwargs or 'no arguments'}: {error}") from None
 
@@ -100,10 +107,10 @@ def _check_combination(config: Config) -> None:
         for name in ("history", "examples", "cue"):
             if getattr(prompt, name) != Prompt.model_fields[name].default:
                 raise RunError(
-                    f'`prompt.{name}` belongs to `prompt.format = "plain"`; a chat shows the whole conversation'
+                    f'`prompt.{name}` belongs to `prompt.format = "plain"`; leave it out (`prompt.{name}=none`)'
                 )
     if act.mode == "free" and act.hide:
-        raise RunError('`act.hide` belongs to `act.mode = "choice"`: free text is not chosen from a list')
+        raise RunError('`act.hide` belongs to `act.mode = "choice"`: leave it out (`act.hide=none`)')
     cores = os.cpu_count() or 1
     if config.budget.threads > cores:
         raise RunError(f"`budget.threads` is {config.budget.threads}; this machine has {cores} cores: use at most that")

@@ -188,10 +188,14 @@ def save(config: Config, path: Path) -> None:
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested tables; the value is read as TOML, and as plain text where it is not TOML."""
+    """Set `a.b=value` in nested tables; the value is read as TOML, and as plain text where it is not TOML.
+
+    `a.b=none` takes the key out, so that its default holds.
+    """
     key, sign, value = override.partition("=")
     if not sign or not key.strip():
         raise ConfigError(f"override {override!r}: `key=value` is wanted, such as `optim.lr=1e-4`")
+    parsed: Any
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -201,7 +205,10 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
             raise ConfigError(f"override {override!r}: `{name}` is a value, not a table")
-    data[last] = parsed
+    if value == "none":  # TOML has no null: the key goes back to its default
+        data.pop(last, None)
+    else:
+        data[last] = parsed
 
 
 def parse(data: dict[str, Any], source: str = "config") -> Config:

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,9 @@ def with_lora(model: Any, config: Lora, seed: int) -> PeftModel:
     missing = [m for m in config.modules if m not in present]
     if missing:
         raise ModelError(f"`lora.modules`: {unknown_name('module', missing[0], present - {'lm_head'})}")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # peft asks transformers for a property under the name it had before.
+        warnings.filterwarnings("ignore", message=r".*is_gradient_checkpointing.*", category=FutureWarning)
         torch.manual_seed(seed)
         peft = get_peft_model(
             model,

@@ -133,7 +133,7 @@ class Recorder:
         write_rollouts(self.folder / "rollouts" / f"step-{step}.jsonl", [e.rollout for group in groups for e in group])
         note = (
             f"success {metrics['success']:.2f}  mixed groups {1 - metrics['uniform_groups']:.2f}"
-            f"  entropy {metrics.get('entropy', math.nan):.2f}"
+            f"  entropy {format(metrics['entropy'], '.2f') if 'entropy' in metrics else '-'}"
         )
         if metrics["skipped_updates"]:
             note += f"  skipped updates {metrics['skipped_updates']}"

@@ -23,6 +23,7 @@ def write_curve(folder: Path, config: Config) -> Path:
     """`curve.png`: success on fresh training tasks step by step, and on held-out tasks with intervals."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     steps, evaluations = read_metrics(folder)
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
@@ -62,9 +63,10 @@ def write_curve(folder: Path, config: Config) -> Path:
     axes.set(
         xlabel="update step",
         ylabel="share of tasks solved",
-        ylim=(0, 1),
+        ylim=(-0.02, 1.02),
         title=f"{config.method} on {config.env.id.rsplit(':', 1)[-1]}, seed {config.seed}",
     )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     path = folder / "curve.png"

@@ -6,6 +6,7 @@ one may be started or gone on with, what is said, and what is left at the end.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
@@ -55,8 +57,12 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
 
     parts = build(settings, say)
     interrupt = Interrupt()
+    lock = None
     try:
         state = checkpoint.load(start, parts.model) if start is not None else None
+        if state is not None and state["step"] > settings.steps:
+            raise RunError(f"{folder}: {state['step']} steps are done already, `steps` = {settings.steps} is fewer")
+        lock = _lock(folder)
         configuration.save(settings, folder / "config.toml")
         with Recorder(folder, settings.steps, console, settings.keep_checkpoints) as recorder:
             learner = Learner(
@@ -77,7 +83,7 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
                 _interrupted(trainer, folder, say)
                 return 130
             seconds = time.perf_counter() - began
-        parts.model.save_pretrained(str(folder / "adapter"))
+        _save_adapter(parts, folder / "adapter")
         curve = write_curve(folder, settings)
         report = write_report(folder, settings, seconds)
         if as_json:
@@ -86,6 +92,36 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
         return 0
     finally:
         parts.close()
+        if lock is not None:
+            lock.close()
+
+
+def _lock(folder: Path) -> IO[str]:
+    """Hold the run's folder until the returned file is closed; the system lets go of it when the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RunError(f"{folder}: another process is training in this folder") from None
+    return file
+
+
+def _save_adapter(parts: Parts, folder: Path) -> None:
+    parts.model.save_pretrained(str(folder))
+    config = parts.config
+    reads = "every token"
+    if config.lora.adapt == "turn":
+        reads = (
+            f"the last {parts.form.cue} token(s) of the prompt and the action; the base model reads what stands before"
+        )
+    card = (
+        f"# LoRA adapter for {config.model.name}\n\n"
+        f"Trained by `{config.method}` on `{config.env.id}`, seed {config.seed}. It is meant to be on for {reads} "
+        f'(`lora.adapt = "{config.lora.adapt}"`). `rtmc play` and `rtmc evaluate` apply it so.\n'
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _command() -> str:
@@ -111,7 +147,7 @@ def _check_held_out(folder: Path, settings: configuration.Config) -> None:
     if settings.evaluation.tasks > own.evaluation.tasks or settings.evaluation.kwargs != own.evaluation.kwargs:
         raise RunError(
             f"{folder}: its training left out {own.evaluation.tasks} tasks (arguments {own.evaluation.kwargs}); "
-            "others would not be held out from it"
+            "others would not be held out from it (`evaluation.tasks`, `evaluation.kwargs`)"
         )
 
 
@@ -135,6 +171,10 @@ def _conclude(trainer: Trainer, folder: Path, made: list[Path], seconds: float, 
         f"{last_step} update steps in {seconds / 60:.1f} minutes. Sampled success "
         + ("rose: the intervals are apart." if apart else "did not clearly rise: the intervals overlap.")
     )
+    if not any(e["kind"] == "train" and e.get("updates") for e in trainer.recorder.history):
+        say(
+            "No group of rollouts was mixed, so no weight moved: easier tasks, or a larger `group_size`, give a signal."
+        )
     say("wrote " + ", ".join(str(path) for path in made))
     other = "grpo" if trainer.config.method != "grpo" else "rtmc"
     rtmc_command = _command()

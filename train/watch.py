@@ -32,7 +32,7 @@ def watch(run: Path, env_id: str, changes: dict[str, Any], seed: int | None, say
         raise ValueError(f"{run}: was trained in {settings.env.id}, not in {env_id}")
     values = settings.model_dump()
     values["env"]["kwargs"] |= changes
-    parts = build(configuration.parse(values, str(run / "config.toml")), say)
+    parts = build(configuration.parse(values, str(run / "config.toml")), say, evaluated=False)
     try:
         step = checkpoint.load(start, parts.model)["step"]
         task = HELD_OUT if seed is None else seed

@@ -295,6 +295,8 @@ def _check_choice(name: str, got: str, options: Sequence[str]) -> None:
 def _as_task(task: Any) -> HouseholdTask:
     if isinstance(task, HouseholdTask):
         return task
+    if isinstance(task, str) and task.lstrip().startswith("{"):
+        return HouseholdTask.from_json(task)
     if isinstance(task, str):
         return generate.generate_task(task)
     if isinstance(task, Mapping):

@@ -175,6 +175,8 @@ def _integers(rows: list[Mapping[str, Any]], name: str, default: int | None = No
     for row, value in enumerate(values):
         if not _is_integer(value):
             raise TableError(f"row {row}, column `{name}`: got {value!r}; it must be an integer")
+        if not -(2**63) <= int(value) < 2**63:
+            raise TableError(f"row {row}, column `{name}`: got {value!r}; it must fit into 64 bits")
     return [int(value) for value in values]
 
 
@@ -183,6 +185,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, int) and not -(2**1023) < value < 2**1023:
+        return False  # no float holds it
     return isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)
 
 

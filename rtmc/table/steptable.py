@@ -26,6 +26,22 @@ ROLLOUT_COLUMNS = ("group", "outcome", "ending")
 NAMED = ("state", "action", "group", "rollout")  # kinds of ids that have `<kind>_names`
 
 
+# Floats are compared by their bits: NaN equals itself, 0 and -0 differ.
+_BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape or a.device != b.device:
+        return False
+    bits = _BITS.get(a.dtype)
+    return torch.equal(a, b.detach()) if bits is None else torch.equal(a.view(bits), b.detach().view(bits))
+
+
 @dataclass(eq=False, repr=False)
 class StepTable:
     """S steps of R rollouts as torch columns, in any row order and on any one device.
@@ -67,7 +83,7 @@ class StepTable:
     rollout_names: Sequence[Hashable] | None = None
 
     def __post_init__(self) -> None:
-        self._checked: list[tuple[str, Any, int]] | None = None
+        self._checked: tuple[dict[tuple[str, str], Tensor], dict[str, int]] | None = None
         self._ordered: tuple[StepTable, Tensor] | None = None
 
     @classmethod
@@ -164,35 +180,48 @@ class StepTable:
     def validate(self) -> StepTable:
         """Check every column and return the table itself.
 
-        A table that passed is not checked again until one of its columns is replaced or written to.
+        A table that passed is not checked again while its content stays the same.
 
         Raises TableError (a ValueError) that names the row, the column, what came and the fix.
         """
+        if not isinstance(self.scores, dict):
+            raise TableError(f"`scores` is a {type(self.scores).__name__}; it must be a dict of name -> (S,) tensor")
+        for name, column in self.columns().items():
+            if not isinstance(column, torch.Tensor):
+                raise TableError(
+                    f"column `{name}` is a {type(column).__name__}; it must be a tensor: torch.as_tensor(...) makes one"
+                )
         if self._unchanged():
             return self
         check_table(self)
         self._ordered = None
-        self._checked = self._versions()
+        self._checked = self._content()
         return self
 
-    def _versions(self) -> list[tuple[str, Any, int]] | None:
-        """Each column with torch's count of in-place writes, each list of names with its length.
+    def _parts(self) -> tuple[dict[tuple[str, str], Tensor], dict[str, int]]:
+        """Every column and score by kind and name, and the length of every list of names (-1 = none)."""
+        named = {("column", name): getattr(self, name) for name in (*STEP_COLUMNS, *ROLLOUT_COLUMNS)}
+        if self.parent is not None:
+            named["column", "parent"] = self.parent
+        lists = {kind: getattr(self, f"{kind}_names") for kind in NAMED}
+        lengths = {kind: -1 if keys is None else len(keys) for kind, keys in lists.items()}
+        return named | {("score", name): score for name, score in self.scores.items()}, lengths
 
-        None where a column keeps no count.
-        """
-        names = ((kind, getattr(self, f"{kind}_names")) for kind in NAMED)
-        try:
-            columns = [(name, column, column._version) for name, column in self.columns().items()]
-        except RuntimeError:  # tensors made under torch.inference_mode count no writes
-            return None
-        return columns + [(kind, keys, -1 if keys is None else len(keys)) for kind, keys in names]
+    def _content(self) -> tuple[dict[tuple[str, str], Tensor], dict[str, int]]:
+        columns, lengths = self._parts()
+        return {name: column.detach().clone() for name, column in columns.items()}, lengths
 
     def _unchanged(self) -> bool:
-        before, now = self._checked, self._versions()
-        if before is None or now is None or len(before) != len(now):
+        """Whether the table still holds, bit for bit, what was checked. Comparing costs far less than checking, and
+        sees writes that torch does not count (through numpy, or `.data`)."""
+        if self._checked is None:
             return False
-        # The old objects are kept alive by the list, so `is` cannot be fooled by a reused address.
-        return all(a == c and x is y and n == m for (a, x, n), (c, y, m) in zip(before, now, strict=True))
+        (before, lengths_before), (now, lengths) = self._checked, self._parts()
+        return (
+            lengths == lengths_before
+            and before.keys() == now.keys()
+            and all(_same_bits(before[name], column) for name, column in now.items())
+        )
 
     def time_order(self) -> tuple[StepTable, Tensor]:
         """The steps as chains in time order, in float64, and where each came from.
