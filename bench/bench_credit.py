@@ -73,7 +73,10 @@ def dictionary_advantages(groups, gamma, prior_visits):
 def as_ids(groups):
     """The groups with integers for texts."""
     ids: dict[str, int] = {}
-    number = lambda text: ids.setdefault(text, len(ids))  # noqa: E731
+
+    def number(text):
+        return ids.setdefault(text, len(ids))
+
     return [
         [{**r, "steps": [(number("s" + s), number("a" + a), x) for s, a, x in r["steps"]]} for r in group]
         for group in groups

@@ -7,6 +7,7 @@ GB/s counts the bytes an op cannot avoid: every input read once, every output wr
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -70,7 +71,7 @@ def rollouts(steps: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
 def returns_case(quick: bool, device: str) -> Case:
     steps = 100_000 if quick else 1_000_000
     reward, offsets = rollouts(steps, device)
-    work = lambda: discounted_returns(reward, offsets, 0.99)  # noqa: E731
+    work = partial(discounted_returns, reward, offsets, 0.99)
 
     def plain():
         """One step of every rollout at a time, as on a padded (R, 50) batch."""
@@ -170,8 +171,8 @@ def broadcast_case(quick: bool, device: str) -> Case:
         out = function()
         return out, torch.autograd.grad(out, values, upstream)[0]
 
-    ours = lambda: forward_backward(lambda: broadcast_to_tokens(values, step))  # noqa: E731
-    plain = lambda: forward_backward(lambda: torch.where(step >= 0, values[step.clamp(min=0)], 0.0))  # noqa: E731
+    ours = partial(forward_backward, lambda: broadcast_to_tokens(values, step))
+    plain = partial(forward_backward, lambda: torch.where(step >= 0, values[step.clamp(min=0)], 0.0))
     candidates = {"broadcast_to_tokens": ours, "gather in torch": plain, "reference": reference(ours)}
     name = f"broadcast and its gradient, {tokens:,} tokens"
     return Case(name, candidates, device, tokens * 24 + steps * 8, largest, 1e-5)

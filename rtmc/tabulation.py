@@ -114,7 +114,7 @@ def _keys(rollout: Rollout, signature: Signature) -> list[tuple[str, str, str | 
         state.update(step)
     if rollout.steps:
         states.append(state.key())
-    return list(zip(states, actions, states[1:], strict=False))  # type: ignore[arg-type]
+    return list(zip(states, actions, states[1:], strict=False))  # type: ignore[arg-type]  # only the last may be None
 
 
 def _bound(signature: Signature, step: Step) -> Any:

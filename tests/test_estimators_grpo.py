@@ -4,15 +4,12 @@ import json
 import math
 import random
 import statistics
-from pathlib import Path
 
 import pytest
 import torch
 
 import rtmc
 from rtmc import StepTable
-
-VECTORS = Path(__file__).resolve().parents[1].parent / "shared" / "vectors"
 
 
 def of_outcomes(outcomes, groups=None, lengths=None, dtype=torch.float64):
@@ -28,11 +25,8 @@ def of_outcomes(outcomes, groups=None, lengths=None, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_verl_vectors(dtype):
-    path = VECTORS / "verl_grpo_rloo.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    cases = json.loads(path.read_text())["cases"]
+def test_verl_vectors(dtype, shared):
+    cases = json.loads((shared / "vectors" / "verl_grpo_rloo.json").read_text())["cases"]
     assert cases
     for case in cases:
         given, wanted = case["inputs"], case["outputs"]

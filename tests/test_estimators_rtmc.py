@@ -3,7 +3,6 @@
 import json
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import StepTable
-
-VECTORS = Path(__file__).resolve().parents[1].parent / "shared" / "vectors"
 
 # Four rollouts: (path of actions, outcome); a state is the path so far.
 FIGURE = [("ACE", 1), ("AD", 0), ("BC", 1), ("ACF", 0)]
@@ -29,11 +26,8 @@ def of_paths(paths, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
-def test_third_party_port(dtype, tolerance):
-    path = VECTORS / "rtmc_thirdparty_port.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    cases = json.loads(path.read_text())["cases"]
+def test_third_party_port(dtype, tolerance, shared):
+    cases = json.loads((shared / "vectors" / "rtmc_thirdparty_port.json").read_text())["cases"]
     assert cases
     for case in cases:
         given, wanted = case["inputs"], case["outputs"]

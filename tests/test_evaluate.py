@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import gymnasium
 import pytest
 
-import rtmc.gymenvs  # noqa: F401
+import rtmc.gymenvs  # noqa: F401 - registers the environments
 from rtmc.train.collect import Acting, Collector
 from rtmc.train.evaluate import Evaluated, Rate, evaluate
 from rtmc.train.policy import Policy
@@ -25,7 +26,7 @@ def test_the_interval_is_wilsons(count: int, total: int) -> None:
 
 def test_the_same_tasks_and_draws_each_time() -> None:
     words = tiny.tokenizer()
-    make = lambda: gymnasium.make("rtmc/Household-v0", split="tiny", max_turns=4, observation="knowledge")  # noqa: E731
+    make = partial(gymnasium.make, "rtmc/Household-v0", split="tiny", max_turns=4, observation="knowledge")
     collector = Collector(make, Policy(tiny.model(vocab=len(words)), words), PlainFormat(words, history=0))
     first = evaluate(collector, Acting(), 10, batch=4)
     again = evaluate(collector, Acting(), 10, batch=10)

@@ -46,4 +46,4 @@ def test_no_module_takes_the_place_of_a_public_name():
 
 def test_unknown_name():
     with pytest.raises(AttributeError, match="no attribute 'advantage'"):
-        rtmc.advantage  # noqa: B018
+        rtmc.advantage  # noqa: B018 - the look-up itself must raise

@@ -2,15 +2,12 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtmc import Ending, Rollout, RolloutError, Step, Stop, read_rollouts, write_rollouts
-
-SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 
 def small(**more):
@@ -247,10 +244,8 @@ def test_raw_bytes_and_odd_line_ends_survive(tmp_path):
     assert read_rollouts(path) == [rollout]
 
 
-def test_real_logs_read_and_write_back(tmp_path):
-    path = SHARED / "data" / "hotpot_react.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
+def test_real_logs_read_and_write_back(tmp_path, shared):
+    path = shared / "data" / "hotpot_react.jsonl"
     rollouts = read_rollouts(path)
     raw = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rollouts) == len(raw)

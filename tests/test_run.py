@@ -342,7 +342,8 @@ def test_training_tasks_never_start_like_held_out_ones(tmp_path: Path, model_fol
         }
     )
     parts = build(settings, lambda text: None)
-    trainer = Trainer(parts, Learner(parts.policy, settings.optim, settings.loss, 1, 100), None, None)  # type: ignore[arg-type]
+    learner = Learner(parts.policy, settings.optim, settings.loss, 1, 100)
+    trainer = Trainer(parts, learner, None, None)  # type: ignore[arg-type]  # drawing tasks records nothing
     (held_out,) = parts.held_out_texts
     seeds, following = trainer.fresh_tasks(40)
     assert following > 40

@@ -46,7 +46,7 @@ def expert_examples(
 def _episode(env: gymnasium.Env, seed: int) -> list[tuple[str, str]]:
     observation, info = env.reset(seed=seed)
     pairs = []
-    plan = env.unwrapped.expert_plan()  # type: ignore[attr-defined]
+    plan = env.unwrapped.expert_plan()  # type: ignore[attr-defined]  # looked for by the caller
     for action in plan or ():
         pairs.append((str(observation), action))
         observation, _, _, _, info = env.step(action)

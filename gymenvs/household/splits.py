@@ -128,4 +128,4 @@ def read_task_id(task_id: str) -> tuple[str, str, int, Knobs]:
                 values[name] = type(kinds[name])(text)
         except ValueError:
             raise ValueError(f"household task id {task_id!r}: {text!r} is no value for {name}") from None
-    return split, task_type, int(parts[2]), replace(SPLITS[split], **values)  # type: ignore[arg-type]
+    return split, task_type, int(parts[2]), replace(SPLITS[split], **values)  # type: ignore[arg-type]  # each was parsed by its field

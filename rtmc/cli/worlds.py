@@ -108,7 +108,7 @@ def environments() -> list[dict[str, Any]]:
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
-    import rtmc.gymenvs  # noqa: F401  registers the ids
+    import rtmc.gymenvs  # noqa: F401 - registers the ids
 
     records = []
     for name in sorted(name for name in gymnasium.registry if name.startswith("rtmc/")):
