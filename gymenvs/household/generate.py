@@ -89,7 +89,7 @@ def draw_task(
     usual = SPLITS[check_split(split)] if knobs is None else knobs
     for knob in changes:
         check_knob(knob)
-    chosen = replace(usual, **changes)  # type: ignore[arg-type]  # Knobs checks its fields
+    chosen = replace(usual, **changes)  # type: ignore[arg-type]  # names are checked above
     if not 0 <= seed < 10**9:
         raise ValueError(f"household seed must lie in 0..999999999, got {seed}")
     name = task_id_of(split, task_type, seed, chosen)
