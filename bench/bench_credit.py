@@ -1,15 +1,20 @@
-"""Credit assignment of one training step: RTMC advantages of 25,600 steps.
+"""Credit assignment of one training step, from columns or texts to advantages.
 
-8 tasks, 64 rollouts each, 50 steps a rollout; a state is the set of things done so far, as with signatures, so that
-states recur near the root and thin out. Three candidates, same numbers out:
+First 25,600 steps of integer ids (64 tasks, 8 rollouts each, 50 steps a rollout), rows in any order, through
+``rtmc.estimate``: a new table each time, so that checks, time order, table and the way back are all paid for, and
+the same table again. Peers: the same method in numpy; GiGPO's advantage pass row by row, another method (its
+numbers are not compared here) that trainers run at this place. Ten million steps show what a row costs at scale.
+
+Then 8 tasks, 64 rollouts each, 50 steps a rollout; a state is the set of things done so far, as with signatures, so
+that states recur near the root and thin out. Candidates, same numbers out:
 
 * ours: ``rollout_tree_advantages`` on int64 ids in time order (what ``rtmc.advantages`` calls);
 * dictionaries on ids: the peer. The two passes of the method in plain Python over dictionaries keyed by
   (state, action), the form in which published ports of it are written, given the same ids as Python integers;
 * dictionaries on strings: the same with text keys, as a trainer that keeps signatures has them.
 
-The first case starts from ids on both sides. The second goes through the estimator with the table at hand, the third
-starts from rows of text on both sides, so that ours pays for turning text into ids and tensors.
+Of these the first case starts from ids on both sides. The second goes through the estimator with the table at hand, the
+third starts from rows of text on both sides, so that ours pays for turning text into ids and tensors.
 """
 
 import random
@@ -18,11 +23,13 @@ from collections.abc import Iterator
 
 import torch
 from measure import Case
+from peers import largest
+from step_credit import as_objects, gigpo_row_by_row, rtmc_in_numpy, steps_of_groups
 
 import rtmc
 from rtmc.kernels.rollout_tree import rollout_tree_advantages
 
-TESTS = ["tests/test_rollout_tree.py"]
+TESTS = ["tests/test_rollout_tree.py", "tests/test_steptable.py"]
 GAMMA, PRIOR_VISITS = 0.99, 2.0
 
 
@@ -101,7 +108,57 @@ def largest_difference(ours, other) -> float:
     return (ours.double().cpu() - other.cpu()).abs().max().item()
 
 
+def estimator_cases(quick: bool) -> Iterator[Case]:
+    columns = steps_of_groups(64, 8, 50, shuffled=True, dtype=torch.float32)
+    arrays = {name: column.numpy() for name, column in columns.items()}
+    table = rtmc.StepTable(**columns)
+    rows = len(table)
+    label = f"{rows:,} shuffled rows of 64 x 8 x 50"
+
+    def fresh():
+        return rtmc.advantages(rtmc.StepTable(**columns), "rtmc")
+
+    def again():
+        return rtmc.advantages(table, "rtmc")
+
+    in_numpy = {"numpy: unique, bincount, lexsort": lambda: torch.from_numpy(rtmc_in_numpy(arrays, 0.99, 2.0))}
+    for name, ours in (("a new table", fresh), ("the table again", again)):
+        candidates = {'rtmc.advantages(table, "rtmc")': ours, **in_numpy}
+        yield Case(f"RTMC, {name}, {label}", candidates, agree=largest, bound=1e-5, rows=rows)
+
+    ordered, place = table.time_order()
+    batch = {
+        "reward": ordered.reward.float() + torch.where(columns["next_state"][place] < 0, outcome_of(ordered), 0.0),
+        "episode_return": outcome_of(ordered),
+        "group": as_objects([f"task {g}" for g in ordered.group[ordered.rollout].tolist()]),
+        "observation": as_objects([f"observation {s}" for s in ordered.state.tolist()]),
+        "rollout": as_objects([f"rollout {r}" for r in ordered.rollout.tolist()]),
+    }
+    row_by_row = {"GiGPO's pass, row by row": lambda: gigpo_row_by_row(batch, 0.95)}
+    yield Case(f"RTMC beside GiGPO, {label}", {'rtmc.advantages(table, "rtmc")': fresh, **row_by_row}, rows=rows)
+    if not quick:
+        for shuffled, order in ((False, "in order"), (True, "shuffled")):
+            many = steps_of_groups(25_000, 8, 50, shuffled, torch.float32)
+
+            def through(many=many):
+                return rtmc.advantages(rtmc.StepTable(**many), "rtmc")
+
+            rows = len(many["rollout"])
+            name = f"RTMC, a new table, {rows:,} rows {order}, 25,000 x 8 x 50"
+            yield Case(name, {'rtmc.advantages(table, "rtmc")': through}, rows=rows)
+
+
+def outcome_of(table: rtmc.StepTable) -> torch.Tensor:
+    """(S,) float32 outcome of each row's rollout."""
+    return table.outcome[table.rollout].float()
+
+
 def cases(quick: bool) -> Iterator[Case]:
+    yield from estimator_cases(quick)
+    yield from dictionary_cases(quick)
+
+
+def dictionary_cases(quick: bool) -> Iterator[Case]:
     rng = random.Random(0)
     tasks, rollouts, steps = 8, 64, 50
     groups = [make_group(rng, rollouts, steps) for _ in range(tasks)]

@@ -34,6 +34,8 @@ class Case(NamedTuple):
     bytes_moved: int = 0  # read and written at the least, once each; 0 = not a matter of bandwidth
     agree: Callable[[Any, Any], float] | None = None  # (ours, another's) -> error, with `bound`
     bound: float = 0.0
+    memory: bool = False  # also record the most memory each candidate holds besides its inputs
+    rows: int = 0  # of the input, for a time per row; 0 = none is told
 
 
 def seconds_of(candidates: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, list[float]]:
@@ -75,6 +77,11 @@ def measure(case: Case, rounds: int) -> list[dict[str, Any]]:
                 errors[name] = error
                 if not error <= case.bound:
                     raise AssertionError(f"{case.name}: {ours} and {name} differ by {error:.3g} > {case.bound:.3g}")
+    held: dict[str, int | None] = dict.fromkeys(case.candidates)
+    if case.memory:
+        from memory import peak_extra_bytes
+
+        held = {name: peak_extra_bytes(work, case.device) for name, work in case.candidates.items()}
     records = []
     times = seconds_of(case.candidates, case.device, rounds)
     medians = {name: statistics.median(taken) for name, taken in times.items()}
@@ -90,8 +97,11 @@ def measure(case: Case, rounds: int) -> list[dict[str, Any]]:
                 "p20_ms": ordered[int(0.2 * (len(taken) - 1))] * 1e3,
                 "p80_ms": ordered[-1 - int(0.2 * (len(taken) - 1))] * 1e3,
                 "ours_is_faster_by": medians[name] / medians[ours],
+                "ns_per_row": medians[name] / case.rows * 1e9 if case.rows else None,
+                "bytes_moved": case.bytes_moved or None,
                 "gb_per_s": case.bytes_moved / medians[name] / 1e9 if case.bytes_moved else None,
                 "differs_by": errors[name],
+                "peak_extra_bytes": held[name],
             }
         )
     return records
@@ -131,7 +141,20 @@ def cpu_name() -> str:
 
 def table(records: Iterable[dict[str, Any]]) -> str:
     """The records as aligned text."""
-    rows = [("case", "candidate", "median ms", "p20", "p80", "GB/s", "/ ours", "differs by")]
+    titles = (
+        "case",
+        "candidate",
+        "median ms",
+        "p20",
+        "p80",
+        "ns/row",
+        "GB/s",
+        "bytes",
+        "/ ours",
+        "differs by",
+        "peak MB",
+    )
+    rows: list[tuple[str, ...]] = [titles]
     last = None
     for r in records:
         label = r["case"] if r["device"] == "cpu" else f"{r['case']} [{r['device']}]"
@@ -142,9 +165,12 @@ def table(records: Iterable[dict[str, Any]]) -> str:
                 f"{r['median_ms']:.3f}",
                 f"{r['p20_ms']:.3f}",
                 f"{r['p80_ms']:.3f}",
+                "" if r["ns_per_row"] is None else f"{r['ns_per_row']:.1f}",
                 "" if r["gb_per_s"] is None else f"{r['gb_per_s']:.1f}",
+                "" if r["bytes_moved"] is None else f"{r['bytes_moved']:.2e}",
                 f"{r['ours_is_faster_by']:.2f}x",
                 "" if r["differs_by"] is None else f"{r['differs_by']:.1e}",
+                "" if r["peak_extra_bytes"] is None else f"{r['peak_extra_bytes'] / 1e6:.1f}",
             )
         )
         last = label

@@ -26,8 +26,9 @@ import functools
 import importlib.util
 import os
 import types
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -67,6 +68,7 @@ __all__ = [
     "lazy_njit",
     "next_power_of_2",
     "register_op",
+    "registered_ops",
     "tl",
 ]
 
@@ -129,6 +131,17 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+_noted_the_cache = False
+
+
+def _note_the_cache(text: str) -> None:
+    """A warning, once a process: without the cache everything works, and the first calls take seconds."""
+    global _noted_the_cache
+    if not _noted_the_cache:
+        _noted_the_cache = True
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
 class LazyJit:
     """A function that numba compiles at its first call, with the machine code cached on disk.
 
@@ -163,11 +176,26 @@ class LazyJit:
             fn.__module__, fn.__qualname__ = source.__module__, source.__qualname__
             # numpy's error model: x / 0 is inf or NaN, as in torch, not a ZeroDivisionError.
             options = {"error_model": "numpy", "nogil": True}
+            asked = numba.config.CACHE_DIR
             try:
                 self._dispatcher = numba.njit(cache=True, **options)(fn)
-            except RuntimeError:  # no directory for the cache can be written: same code, compiled each time
+            except RuntimeError:  # numba's word for: no folder for the cache can be written
                 self._dispatcher = numba.njit(**options)(fn)
+                _note_the_cache(
+                    f"no folder for numba's cache can be written (NUMBA_CACHE_DIR is {asked or 'unset'}): every "
+                    "process compiles anew; set NUMBA_CACHE_DIR to a folder that can be written"
+                )
+            else:
+                kept = self._dispatcher.stats.cache_path
+                if asked and not os.path.realpath(kept).startswith(os.path.realpath(asked) + os.sep):
+                    _note_the_cache(f"NUMBA_CACHE_DIR={asked} cannot be written; compiled code is kept in {kept}")
         return self._dispatcher
+
+    def came_from_disk(self) -> bool | None:
+        """Whether each variant called so far was read from numba's cache, none compiled; None before the first call."""
+        if self._dispatcher is None or not self._dispatcher.signatures:
+            return None
+        return sum(self._dispatcher.stats.cache_hits.values()) == len(self._dispatcher.signatures)
 
     def __call__(self, *args: Any) -> Any:
         return self.dispatcher()(*args)
@@ -215,6 +243,15 @@ def backend_for(device_type: str) -> str:
             "set TRITON_INTERPRET=1 before the process starts, or unset it"
         )
     return "triton"
+
+
+class RegisteredOp(NamedTuple):
+    overload: Any  # torch.ops.rtmc.<name>.default
+    differentiable: bool
+    reference: Callable[..., Any]
+
+
+_OPS: dict[str, RegisteredOp] = {}
 
 
 def register_op(
@@ -268,7 +305,13 @@ def register_op(
     op.register_fake(run_fake)
     if backward is not None:
         op.register_autograd(backward, setup_context=setup_context)
+    _OPS[name] = RegisteredOp(op._opoverload, backward is not None, reference)
     return op
+
+
+def registered_ops() -> dict[str, RegisteredOp]:
+    """By name, the ops of the files imported so far."""
+    return dict(_OPS)
 
 
 def _shape_text(shape: Sequence[int | str]) -> str:

@@ -26,7 +26,9 @@ from rtmc.kernels.backend import (
 
 __all__ = ["broadcast_to_tokens", "check_rows", "sum_over_tokens"]
 
-_BLOCK = 1024
+_BLOCK = 2048  # of bfloat16 too a thread then writes 128 bits, on AMD as well
+_INT_DTYPES = (torch.int64, torch.int32)
+_MASK_DTYPES = (torch.bool, torch.uint8, *_INT_DTYPES, *FLOAT_DTYPES)
 
 
 def check_rows(name: str, ids: torch.Tensor, rows: int, what: str) -> None:
@@ -73,12 +75,19 @@ def _sum_over_tokens_reference(values: torch.Tensor, step_of_token: torch.Tensor
 
 @jit
 def _broadcast_to_tokens_kernel(values_ptr, step_ptr, fill_ptr, out_ptr, tokens, steps, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < tokens
-    step = tl.load(step_ptr + at, mask=inside, other=-1)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
+    fill = tl.load(fill_ptr)
     # A step that does not exist reads NaN: visible in whatever follows, and no foreign memory is touched.
-    value = tl.load(values_ptr + step, mask=(step >= 0) & (step < steps), other=float("nan"))
-    tl.store(out_ptr + at, tl.where(step == -1, tl.load(fill_ptr), value), mask=inside)
+    if start + BLOCK <= tokens:  # no mask, so ids are read and values written 128 bits at a time
+        step = tl.load(step_ptr + at)
+        value = tl.load(values_ptr + step, mask=(step >= 0) & (step < steps), other=float("nan"))
+        tl.store(out_ptr + at, tl.where(step == -1, fill, value))
+    else:
+        inside = at < tokens
+        step = tl.load(step_ptr + at, mask=inside, other=-1)
+        value = tl.load(values_ptr + step, mask=(step >= 0) & (step < steps), other=float("nan"))
+        tl.store(out_ptr + at, tl.where(step == -1, fill, value), mask=inside)
 
 
 @jit
@@ -208,27 +217,37 @@ _sum_over_tokens_op = register_op(
 
 
 def _check_step_of_token(step_of_token: torch.Tensor, device: torch.device) -> None:
-    check_tensor("step_of_token", step_of_token, dtypes=torch.int64, device=device)
+    check_tensor("step_of_token", step_of_token, dtypes=_INT_DTYPES, device=device)
     if step_of_token.dim() not in (1, 2):
         raise ValueError(f"`step_of_token`: got shape {tuple(step_of_token.shape)}; wanted (T,) or (B, T)")
 
 
-def broadcast_to_tokens(values: torch.Tensor, step_of_token: torch.Tensor, fill: float = 0.0) -> torch.Tensor:
+def broadcast_to_tokens(
+    values: torch.Tensor,
+    step_of_token: torch.Tensor,
+    fill: float = 0.0,
+    mask: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     """Each token gets its step's value: out[i] = values[step_of_token[i]], or ``fill`` where that is -1.
 
     Parameters
     ----------
     values : (S,) float16, bfloat16, float32 or float64, any strides
         One number a step, for example its advantage.
-    step_of_token : (T,) or (B, T) int64, any strides
+    step_of_token : (T,) packed or (B, T) padded, int64 (or int32, which is widened), any strides
         Row of each token's step; -1 for a token of no step (prompt, tool output, padding).
     fill : float
         What a token of no step receives; it may be NaN.
+    mask : the shape of ``step_of_token``, bool, integer or floating, optional
+        0 = the token counts as one of no step; its step is not looked at. Not differentiable.
+    dtype : float16, bfloat16, float32 or float64, optional
+        Of the result; by default that of ``values``. Steps are rounded, not tokens.
 
     Returns
     -------
-    Tensor of ``step_of_token``'s shape, ``values``' dtype. Differentiable in ``values`` (twice): the gradient
-    of a step is the sum over its tokens in float64, rounded (halves: through float32), bitwise repeatable.
+    Tensor of ``step_of_token``'s shape. Differentiable in ``values`` (twice): the gradient of a step is the sum
+    over its tokens in float64, rounded (halves: through float32), bitwise repeatable.
 
     Raises
     ------
@@ -238,8 +257,18 @@ def broadcast_to_tokens(values: torch.Tensor, step_of_token: torch.Tensor, fill:
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("S",))
     _check_step_of_token(step_of_token, values.device)
-    if not isinstance(fill, int | float):
+    if isinstance(fill, bool) or not isinstance(fill, int | float):
         raise TypeError(f"`fill`: got {type(fill).__name__}; wanted a number")
+    step_of_token = step_of_token.long()
+    if mask is not None:
+        shape = tuple(step_of_token.shape)
+        check_tensor("mask", mask, dtypes=_MASK_DTYPES, shape=shape, device=values.device)
+        step_of_token = torch.where(mask != 0, step_of_token, -1)
+    if dtype is not None:
+        if dtype not in FLOAT_DTYPES:
+            wanted = ", ".join(str(d).removeprefix("torch.") for d in FLOAT_DTYPES)
+            raise ValueError(f"`dtype`: got {dtype!r}; wanted one of {wanted}")
+        values = values.to(dtype)
     return _broadcast_to_tokens_op(values, step_of_token, float(fill))
 
 
@@ -249,7 +278,7 @@ def sum_over_tokens(values: torch.Tensor, step_of_token: torch.Tensor, steps: in
     Parameters
     ----------
     values : (T,) or (B, T) float16, bfloat16, float32 or float64, any strides
-    step_of_token : the same shape, int64, any strides
+    step_of_token : the same shape, int64 (or int32, which is widened), any strides
         Row of each token's step; tokens with -1 enter no sum, whatever their value.
     steps : int
         S, the number of steps.
@@ -272,4 +301,4 @@ def sum_over_tokens(values: torch.Tensor, step_of_token: torch.Tensor, steps: in
         raise ValueError(f"`values`: got shape {tuple(values.shape)}; wanted {wanted} as `step_of_token` has")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise ValueError(f"`steps`: got {steps!r}; wanted the number of steps, an int >= 0")
-    return _sum_over_tokens_op(values, step_of_token, steps)
+    return _sum_over_tokens_op(values, step_of_token.long(), steps)

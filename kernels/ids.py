@@ -8,10 +8,12 @@ keys' values and a row that is the first of its kind bears an id larger than all
 Not here: what a key means. ``dense_ids(group, state)`` makes states of different groups different.
 
 CPU: one pass over an open-addressing table that compares all keys, so a hash collision costs time, never
-truth. CUDA: stable sorts from the last key to the first, then neighbours are compared; no atomics, so no
-race to lose.
+truth. It grows with the number of ids, not of rows, so few ids stay in the cache; stable sorts, as CUDA takes
+them, cost more than twice as much there (bench/ops/ids.py times both). CUDA: stable sorts from the last key to
+the first, then neighbours are compared; no atomics, so no race to lose.
 """
 
+import numpy as np
 import torch
 
 from rtmc.kernels.backend import (
@@ -28,6 +30,7 @@ from rtmc.kernels.backend import (
 __all__ = ["dense_ids"]
 
 _BLOCK = 512
+_KEY_DTYPES = (torch.int64, torch.int32)
 
 
 def _ids_reference(keys: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,41 +97,68 @@ def _ids_triton(keys: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @lazy_njit
-def _ids_hash(keys_KS, slots, ids_S):
-    """``slots``: a power of two of -1s, more than 2 S, for the first row of each kind. Returns the count."""
+def _ids_mix(h, key):
+    """An odd multiplier and two shifts mix all 64 bits of int64 arithmetic that wraps."""
+    h = (h ^ key) * 0x2545F4914F6CDD1D
+    h ^= (h >> 29) & 0x7FFFFFFFF
+    h *= 0x1B873593CC9E2D51
+    return h ^ ((h >> 32) & 0xFFFFFFFF)
+
+
+@lazy_njit
+def _ids_hash(keys, ids_S):
+    """``keys``: a tuple of K arrays (S,) int64. Fills the ids and returns their count.
+
+    At most half of the slots are taken. The keys of each id are kept side by side: those of its first row would lie
+    anywhere in the inputs.
+    """
+    slots = np.full(1024, -1, np.int64)
+    seen = np.empty((512, len(keys)), np.int64)
     mask = len(slots) - 1
     count = 0
-    for i in range(keys_KS.shape[1]):
-        h = 0
-        for k in range(keys_KS.shape[0]):
-            # An odd multiplier and two shifts mix all 64 bits of int64 arithmetic that wraps.
-            h = (h ^ keys_KS[k, i]) * 0x2545F4914F6CDD1D
-            h ^= (h >> 29) & 0x7FFFFFFFF
-            h *= 0x1B873593CC9E2D51
-            h ^= (h >> 32) & 0xFFFFFFFF
-        slot = h & mask
+    for i in range(len(ids_S)):
+        slot = 0
+        for key in keys:
+            slot = _ids_mix(slot, key[i])
+        slot &= mask
         while True:
-            row = slots[slot]
-            if row < 0:
-                slots[slot] = i
-                ids_S[i] = count
-                count += 1
+            found = slots[slot]
+            if found < 0:
                 break
             same = True
-            for k in range(keys_KS.shape[0]):
-                same = same and keys_KS[k, i] == keys_KS[k, row]
+            for k, key in enumerate(keys):
+                same = same and key[i] == seen[found, k]
             if same:
-                ids_S[i] = ids_S[row]
                 break
             slot = (slot + 1) & mask
+        if found >= 0:
+            ids_S[i] = found
+            continue
+        slots[slot] = count
+        ids_S[i] = count
+        for k, key in enumerate(keys):
+            seen[count, k] = key[i]
+        count += 1
+        if count == len(seen):
+            slots = np.full(4 * len(slots), -1, np.int64)
+            mask = len(slots) - 1
+            larger = np.empty((len(slots) // 2, len(keys)), np.int64)
+            larger[:count] = seen
+            seen = larger
+            for known in range(count):
+                slot = 0
+                for k in range(len(keys)):
+                    slot = _ids_mix(slot, seen[known, k])
+                slot &= mask
+                while slots[slot] >= 0:
+                    slot = (slot + 1) & mask
+                slots[slot] = known
     return count
 
 
 def _ids_numba(keys: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    table = torch.stack(keys)
-    ids = torch.empty(table.shape[1], dtype=torch.int64)
-    slots = torch.full((1 << (2 * table.shape[1] + 1).bit_length(),), -1, dtype=torch.int64)
-    count = _ids_hash(as_numpy(table), slots.numpy(), ids.numpy())
+    ids = torch.empty(keys[0].shape[0], dtype=torch.int64)
+    count = _ids_hash(tuple(as_numpy(key) for key in keys), ids.numpy())
     return ids, torch.tensor(count)
 
 
@@ -151,7 +181,7 @@ def dense_ids(*keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Parameters
     ----------
-    *keys : each (S,) int64
+    *keys : each (S,) int64, or int32, which is widened
         At least one; any values, any strides, one device.
 
     Returns
@@ -163,7 +193,7 @@ def dense_ids(*keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     if not keys:
         raise TypeError("`dense_ids`: got no key; wanted at least one tensor (S,) int64")
-    check_tensor("keys[0]", keys[0], dtypes=torch.int64, shape=("S",))
+    check_tensor("keys[0]", keys[0], dtypes=_KEY_DTYPES, shape=("S",))
     for k, key in enumerate(keys[1:], start=1):
-        check_tensor(f"keys[{k}]", key, dtypes=torch.int64, shape=tuple(keys[0].shape), device=keys[0].device)
-    return _op(list(keys))
+        check_tensor(f"keys[{k}]", key, dtypes=_KEY_DTYPES, shape=tuple(keys[0].shape), device=keys[0].device)
+    return _op([key.long() for key in keys])

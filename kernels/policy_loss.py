@@ -13,18 +13,23 @@ alone:
     k3    exp(-x) - 1 + x   -x kept in [-20, 20], k <= 10      ("low_var_kl", with verl's two clamps)
     abs   |x|
 
+With per-token entropies H (AEPO) each advantage is first multiplied by 1 + c z(H), z over the unmasked tokens of the
+call: (H - mean) / sample standard deviation, divided by 1 where that is 0 or there is one token. With
+``clip_high_passes`` the upper bound is (1 + high) r / stopgrad(r): the same value, but a slope.
+
 The gradient is taken with respect to ``logprob`` alone. Under "turn" and "sequence" the mean is the value of
 the ratio and each token's own logprob carries the gradient (dr/dlogprob = r), as in GSPO's token form.
 Outside a clamp the gradient is zero. Every aggregate is a weight per token (``aggregate_weights``), so that
 micro-batches can use the weights of their whole batch.
 
 Sources: Schulman et al. 2017 (arXiv 1707.06347); Ye et al. 2020 (dual clip, arXiv 1912.09729); Zheng et al.
-2025 (GSPO, arXiv 2507.18071); clamps, KL names and aggregates as verl's core_algos.py computes them.
+2025 (GSPO, arXiv 2507.18071); Dong et al. 2025 (AEPO, arXiv 2510.14545); clamps, KL names and aggregates as verl's
+core_algos.py computes them.
 
 Not here: advantages (the estimators), log-probabilities (logprob.py), entropy bonuses.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,6 +60,33 @@ class PolicyLossStats(NamedTuple):
     max_log_ratio: torch.Tensor  # largest |d|; inf where any is not finite
 
 
+def _check_advantage(
+    advantage: object, per: str, rows: int | None, shape: tuple[int, ...], device: torch.device
+) -> None:
+    if per == "token":
+        if rows is not None:
+            raise ValueError(f"`rows`: got {rows!r} with per='token'; wanted None: there is one advantage a token")
+        check_tensor("advantage", advantage, dtypes=FLOAT_DTYPES, shape=shape, device=device)
+        return
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 0):
+        raise ValueError(f"`rows`: got {rows!r}; wanted the number of {per}s, an int >= 0")
+    wanted: int | str = {"step": "S", "rollout": "R"}[per] if rows is None else rows
+    try:
+        check_tensor("advantage", advantage, dtypes=FLOAT_DTYPES, shape=(wanted,), device=device)
+    except ValueError as error:
+        raise ValueError(f"{error} (per={per!r}: one for each {per})") from None
+
+
+def _entropy_moments(entropy: torch.Tensor, active: torch.Tensor, coefficient: float) -> torch.Tensor:
+    """(mean, coefficient / sample deviation) over unmasked tokens, (2,) float64; two passes, no host wait."""
+    values = torch.where(active, entropy.detach().double(), 0.0)
+    count = active.sum()
+    mean = values.sum() / count.clamp(min=1)
+    squares = torch.where(active, (values - mean).square(), 0.0).sum()
+    deviation = (squares / (count - 1).clamp(min=1)).sqrt()
+    return torch.stack([mean, coefficient / torch.where(deviation == 0, 1.0, deviation)])
+
+
 def policy_loss(
     logprob: torch.Tensor,
     old_logprob: torch.Tensor,
@@ -73,6 +105,10 @@ def policy_loss(
     sequence_of_token: torch.Tensor | None = None,
     norm_length: float | None = None,
     weights: torch.Tensor | None = None,
+    rows: int | None = None,
+    entropy: torch.Tensor | None = None,
+    entropy_coef: float = 0.2,
+    clip_high_passes: bool = False,
 ) -> tuple[torch.Tensor, PolicyLossStats]:
     """The clipped policy-gradient loss of T tokens (formulas at the head of this file), and what it did.
 
@@ -91,10 +127,14 @@ def policy_loss(
         Under the policy that sampled the tokens, and under the reference (only read for the KL term and its
         stat).
     advantage : (S,), (R,) or (T,) floating point; constant
-        Per step, rollout or token as ``per`` says.
+        Per step, rollout or token as ``per`` says; gathered where it is used, so that no (T,) copy exists. No other
+        shape is taken, and none is guessed from its length.
     step_of_token, rollout_of_token : (T,) int64
         Row of the token's step in 0..S-1 and of its rollout in 0..R-1; -1 masks. Only the one that ``per``
         names must be a row; the other may be any number >= 0.
+    rows : int, optional
+        S or R. Without it a table longer than the rows that appear is accepted, because a micro-batch holds some of
+        the steps; with it another number of advantages is refused.
     ratio : "token", "turn" (the mean of d over the step's tokens) or "sequence" (over the sequence's, GSPO)
         A batch must hold turns or sequences whole under the last two.
     clip : (low, high), both >= 0, low <= 1
@@ -107,6 +147,11 @@ def policy_loss(
     weights : (T,) floating point, optional
         Weights of the tokens computed beforehand by ``aggregate_weights`` over a whole batch; ``aggregate``
         and ``norm_length`` are then not read. A weight of 0 does not mask.
+    entropy : (T,) floating point, optional; constant
+        Of each token's distribution (nats), for AEPO's reweighting with the coefficient ``entropy_coef``. At an
+        unmasked token a NaN makes the loss NaN; masked ones are not read.
+    clip_high_passes : bool
+        Tokens above the upper clip keep a gradient (AEPO).
 
     Returns
     -------
@@ -121,30 +166,39 @@ def policy_loss(
     """
     choose("ratio", ratio, RATIOS)
     choose("kl_mode", kl_mode, KL_MODES)
+    choose("aggregate", aggregate, AGGREGATES)
     choose("per", per, _PER)
     check_tensor("logprob", logprob, dtypes=FLOAT_DTYPES, shape=("T",))
-    tokens, device = logprob.shape[0], logprob.device
-    check_tensor("old_logprob", old_logprob, dtypes=FLOAT_DTYPES, shape=(tokens,), device=device)
-    rows = (tokens,) if per == "token" else ({"step": "S", "rollout": "R"}[per],)
-    check_tensor("advantage", advantage, dtypes=FLOAT_DTYPES, shape=rows, device=device)
-    check_tensor("step_of_token", step_of_token, dtypes=torch.int64, shape=(tokens,), device=device)
-    check_tensor("rollout_of_token", rollout_of_token, dtypes=torch.int64, shape=(tokens,), device=device)
-    if ref_logprob is not None:
-        check_tensor("ref_logprob", ref_logprob, dtypes=FLOAT_DTYPES, shape=(tokens,), device=device)
+    like: dict[str, Any] = {"shape": tuple(logprob.shape), "device": logprob.device}
+    check_tensor("old_logprob", old_logprob, dtypes=FLOAT_DTYPES, **like)
+    _check_advantage(advantage, per, rows, **like)
+    check_tensor("step_of_token", step_of_token, dtypes=torch.int64, **like)
+    check_tensor("rollout_of_token", rollout_of_token, dtypes=torch.int64, **like)
+    for name, tensor in (("ref_logprob", ref_logprob), ("weights", weights), ("entropy", entropy)):
+        if tensor is not None:
+            check_tensor(name, tensor, dtypes=FLOAT_DTYPES, **like)
+    if sequence_of_token is not None:
+        check_tensor("sequence_of_token", sequence_of_token, dtypes=torch.int64, **like)
     if not isinstance(clip, tuple | list) or len(clip) != 2:
         raise ValueError(f"`clip`: got {clip!r}; wanted a pair (low, high)")
     low = check_range("clip[0]", clip[0], 0, 1)
     high = check_range("clip[1]", clip[1], 0, _INFINITY)
     dual = 0.0 if dual_clip is None else check_range("dual_clip", dual_clip, 1, _INFINITY, low_open=True)
     kl = check_range("kl", kl, 0, _INFINITY, high_open=True)
+    entropy_coef = check_range("entropy_coef", entropy_coef, -_INFINITY, _INFINITY, low_open=True, high_open=True)
+    if norm_length is not None:
+        check_range("norm_length", norm_length, 0, _INFINITY, low_open=True, high_open=True)
     if kl > 0 and ref_logprob is None:
         raise ValueError(f"`ref_logprob`: got None with kl={kl}; wanted (T,) log-probabilities of the reference")
     acc = torch.promote_types(logprob.dtype, torch.float32)
 
+    sequence = rollout_of_token
     if sequence_of_token is not None:
-        check_tensor("sequence_of_token", sequence_of_token, dtypes=torch.int64, shape=(tokens,), device=device)
+        sequence = sequence_of_token
         rollout_of_token = torch.where(sequence_of_token >= 0, rollout_of_token, -1)
-    if weights is None:
+    # A mean over all unmasked tokens, or their sum, needs no weight of each: the op counts as it goes.
+    mean = weights is None and aggregate == "token-mean"
+    if weights is None and aggregate not in ("token-mean", "token-sum"):
         weights = aggregate_weights(
             step_of_token,
             rollout_of_token,
@@ -153,18 +207,18 @@ def policy_loss(
             norm_length=norm_length,
             dtype=acc,
         )
-    else:
-        check_tensor("weights", weights, dtypes=FLOAT_DTYPES, shape=(tokens,), device=device)
-    segment_log_ratio = None
-    if ratio != "token":
-        with torch.no_grad():
+    segment_log_ratio, entropy_z = None, None
+    with torch.no_grad():
+        if ratio != "token":
             active = (step_of_token >= 0) & (rollout_of_token >= 0)
-            sequence = rollout_of_token if sequence_of_token is None else sequence_of_token
             difference = logprob.detach().to(acc) - old_logprob.to(acc)
             key = step_of_token if ratio == "turn" else sequence
             segment_log_ratio = segment_mean(difference, torch.where(active, key, -1))
+        if entropy is not None:
+            active = (step_of_token >= 0) & (rollout_of_token >= 0)
+            entropy_z = _entropy_moments(entropy, active, entropy_coef)
 
-    loss, _, sums = token_loss(
+    loss, _, numbers = token_loss(
         logprob,
         old_logprob,
         advantage,
@@ -179,18 +233,20 @@ def policy_loss(
         dual,
         kl,
         KL_MODES[kl_mode],
+        entropy,
+        entropy_z,
+        mean,
+        bool(clip_high_passes),
     )
-    _, ratio_sum, low_hits, high_hits, dual_hits, log_ratio, approx_kl, ref_kl, unmasked, largest = sums.unbind()
-    count = unmasked.clamp(min=1)
-    stats = PolicyLossStats(
+    _, ratio_mean, below, above, capped, log_ratio, approx_kl, ref_kl, unmasked, largest, _ = numbers.unbind()
+    return loss, PolicyLossStats(
         tokens=unmasked.long(),
-        ratio_mean=ratio_sum / count,
-        clip_low=low_hits / count,
-        clip_high=high_hits / count,
-        clip_dual=dual_hits / count,
-        log_ratio_mean=log_ratio / count,
-        approx_kl=approx_kl / count,
-        ref_kl=ref_kl / count,
-        max_log_ratio=largest.clone(),
+        ratio_mean=ratio_mean,
+        clip_low=below,
+        clip_high=above,
+        clip_dual=capped,
+        log_ratio_mean=log_ratio,
+        approx_kl=approx_kl,
+        ref_kl=ref_kl,
+        max_log_ratio=largest,
     )
-    return loss, stats

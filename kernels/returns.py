@@ -112,22 +112,37 @@ def _returns_triton(
 
 
 @lazy_njit
-def _returns_loop(returns, offsets, gamma):
+def _returns_loop(reward, offsets, gamma, final, has_final, out):
+    """One read and one write a row: the running return stays in a register, in float64 whatever the arrays are."""
     for r in range(len(offsets) - 1):
-        for t in range(offsets[r + 1] - 2, offsets[r] - 1, -1):
-            returns[t] += gamma * returns[t + 1]
+        begin, end = offsets[r], offsets[r + 1]
+        if end > begin:
+            running = float(reward[end - 1])
+            if has_final:
+                running += final[r]
+            out[end - 1] = running
+            for t in range(end - 2, begin - 1, -1):
+                running = reward[t] + gamma * running
+                out[t] = running
 
 
 def _returns_numba(
     reward: torch.Tensor, offsets: torch.Tensor, gamma: float, final: torch.Tensor | None
 ) -> torch.Tensor:
     check_offsets("offsets", offsets, reward.shape[0])
-    returns = reward.detach().double().clone(memory_format=torch.contiguous_format)
-    if final is not None:
-        filled = offsets[1:] > offsets[:-1]
-        returns[offsets[1:][filled] - 1] += final.detach().double()[filled]
-    _returns_loop(returns.numpy(), as_numpy(offsets), gamma)
-    return returns.to(reward.dtype)
+    # numba knows no half; torch's cast to it is the one that the other backends use too.
+    wide = reward.dtype if reward.dtype.itemsize >= 4 else torch.float64
+    out = torch.empty(reward.shape[0], dtype=wide)
+    extra = torch.empty(0, dtype=torch.float64) if final is None else final
+    _returns_loop(
+        as_numpy(reward, wide),
+        as_numpy(offsets),
+        gamma,
+        as_numpy(extra, torch.float64),
+        final is not None,
+        out.numpy(),
+    )
+    return out.to(reward.dtype)
 
 
 def _returns_fake(
@@ -175,8 +190,9 @@ def discounted_returns(
     Parameters
     ----------
     reward : (S,) float16, bfloat16, float32 or float64
-        Step rewards; the rows of a rollout are adjacent and in time order. Any strides.
-    offsets : (R+1,) int64
+        Step rewards; the rows of a rollout are adjacent and in time order. NaN and infinities follow IEEE rules.
+        Any strides.
+    offsets : (R+1,) int64, or int32, which is widened
         Rollout r is rows offsets[r] : offsets[r+1]; equal neighbours are an empty rollout.
     gamma : float in [0, 1]
         Discount per row.
@@ -191,9 +207,9 @@ def discounted_returns(
     partition.
     """
     check_tensor("reward", reward, dtypes=FLOAT_DTYPES, shape=("S",))
-    check_tensor("offsets", offsets, dtypes=torch.int64, shape=("R+1",), device=reward.device)
+    check_tensor("offsets", offsets, dtypes=(torch.int64, torch.int32), shape=("R+1",), device=reward.device)
     if offsets.shape[0] == 0:
         raise ValueError("`offsets`: got no element; wanted R+1 of them (a table without rollouts has [0])")
     if final is not None:
         check_tensor("final", final, dtypes=FLOAT_DTYPES, shape=(offsets.shape[0] - 1,), device=reward.device)
-    return _op(reward, offsets, check_range("gamma", gamma, 0.0, 1.0), final)
+    return _op(reward, offsets.long(), check_range("gamma", gamma, 0.0, 1.0), final)

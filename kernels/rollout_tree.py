@@ -21,9 +21,10 @@ advantage = 0, visits 0. A pair visited once through the only visit of its state
 (1 + prior_visits) * (G - P).
 
 Sums use the fixed grid of ``segments.py`` ("Exact sums"), set per group from max |G| and the number of rows
-of its known rollouts: they are exact in any order, so moving rollouts or mixing groups changes no bit, and
-the three ways to fill the table below (a numba loop; one program a group; sorted cells) give the same bits
-from the same returns.
+of its known rollouts: they are exact in any order, so moving rollouts or mixing groups changes no bit. The
+three ways to the result (``tree_loop.py``: a numba loop, one group after the other; ``tree_group.py``: one launch,
+a program a group; ``tree_table.py``: sorted cells, groups of any size) make returns in the same order too and give
+the same bits.
 
 Source: arXiv 2604.11037. The smoothing is read from ports of it, the paper's equation being unavailable.
 
@@ -36,13 +37,15 @@ from typing import NamedTuple
 import torch
 
 from rtmc.kernels import returns as _returns
-from rtmc.kernels import segments as _segments
+from rtmc.kernels import tree_group
 from rtmc.kernels.backend import FLOAT_DTYPES, check_offsets, check_range, check_tensor, register_op
-from rtmc.kernels.ids import _ids_numba, ids_and_firsts_triton
-from rtmc.kernels.tree_table import Prepared, table_numba, table_triton
+from rtmc.kernels.tree_group import members_by_group
+from rtmc.kernels.tree_loop import tree_numba
+from rtmc.kernels.tree_table import fill_by_cell
 
 __all__ = ["RolloutTree", "rollout_tree_advantages"]
 
+_INT_DTYPES = (torch.int64, torch.int32)
 _PRIORS = ("success_rate", "mean_return")
 
 
@@ -116,69 +119,24 @@ def _sum(values: list[float]) -> float:
     return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 
 
-def _prepare(reward, outcome, offsets, rollout_group, gamma, prior, returns_of, ids_of, stats_of):
-    """The pieces that every backend shares, made by that backend's own ops."""
-    known = ~outcome.isnan()
-    final = torch.where(known, outcome.double(), 0.0)
-    returns = returns_of(reward.double(), offsets, gamma, final)
-    group, count = ids_of([rollout_group])[:2]
-    groups = int(count)
-    length = offsets.diff()
-    rollout = torch.repeat_interleave(torch.arange(len(length), device=reward.device), length)
-    start_value = final
-    if prior == "mean_return" and returns.shape[0]:
-        first_row = offsets[:-1].clamp_max(returns.shape[0] - 1)
-        start_value = torch.where(length > 0, returns[first_row], final)
-    known_group = torch.where(known, group, -1)
-    members, _, mean, _, _, _ = stats_of(start_value, known_group, groups, None)
-    number, _, _, _, low, high = stats_of(returns, known_group[rollout], groups, None)
-    bound = torch.maximum(low.abs(), high.abs()).nan_to_num(nan=math.inf, posinf=math.inf)
-    return Prepared(
-        returns,
-        rollout,
-        known.long(),
-        group,
-        torch.where(number > 0, bound, 0.0),
-        number,
-        torch.where(members > 0, mean, 0.0),
-    )
-
-
 def _tree_triton(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit):
-    check_offsets("offsets", offsets, reward.shape[0])
-    have = _prepare(
-        reward,
-        outcome,
-        offsets,
-        rollout_group,
-        gamma,
-        prior,
-        _returns._returns_triton,
-        ids_and_firsts_triton,
-        _segments._segment_triton,
-    )
-    dtype = reward.dtype if reward.dtype.itemsize >= 4 else torch.float64
-    floats, counts = table_triton(have, state, action, prior_visits, first_visit, dtype)
-    advantage, q, v = (row.to(reward.dtype, copy=True) for row in floats.unbind(0))
-    return advantage, q, v, have.returns.to(reward.dtype, copy=True), *(row.clone() for row in counts.unbind(0))
+    rows, dtype = reward.shape[0], reward.dtype
+    group, order, largest = members_by_group(offsets, rollout_group, rows)
+    # torch's cast to half is the one that the other backends use too.
+    wide = reward if dtype.itemsize >= 4 else reward.double()
+    floats = torch.empty(4, rows, dtype=wide.dtype, device=reward.device)
+    counts = torch.empty(2, rows, dtype=torch.int64, device=reward.device)
+    options = (state, action, gamma, prior_visits, prior, first_visit, floats, counts)
+    if largest <= tree_group.LARGEST_BLOCK:
+        tree_group.fill_by_group(wide, outcome, offsets, group, order, largest, *options)
+    else:
+        fill_by_cell(wide, outcome, offsets, rollout_group, *options)
+    return *(row.to(dtype, copy=True) for row in floats.unbind(0)), *(row.clone() for row in counts.unbind(0))
 
 
 def _tree_numba(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit):
     check_offsets("offsets", offsets, reward.shape[0])
-    have = _prepare(
-        reward.detach(),
-        outcome.detach(),
-        offsets,
-        rollout_group,
-        gamma,
-        prior,
-        _returns._returns_numba,
-        _ids_numba,
-        _segments._segment_numba,
-    )
-    *columns, n_s, n_sa = table_numba(have, offsets, state, action, prior_visits, first_visit)
-    floats = (*columns, have.returns)
-    return *(column.to(reward.dtype, copy=True) for column in floats), n_s, n_sa
+    return tree_numba(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit)
 
 
 def _tree_fake(reward, outcome, offsets, rollout_group, state, action, *options):
@@ -218,7 +176,7 @@ def rollout_tree_advantages(
         Step rewards without the outcome; the rows of a rollout are adjacent and in time order.
     outcome : (R,) floating
         Verifier's reward; NaN = unknown.
-    offsets : (R+1,) int64
+    offsets : (R+1,) int64, or int32 as the other integers here, which are widened
         Rollout r is rows offsets[r] : offsets[r+1].
     rollout_group : (R,) int64
         Group of each rollout; any values, any order.
@@ -241,16 +199,17 @@ def rollout_tree_advantages(
     rows, device = tuple(reward.shape), reward.device
     check_tensor("outcome", outcome, dtypes=FLOAT_DTYPES, shape=("R",), device=device)
     rollouts = outcome.shape[0]
-    check_tensor("offsets", offsets, dtypes=torch.int64, shape=(rollouts + 1,), device=device)
-    check_tensor("rollout_group", rollout_group, dtypes=torch.int64, shape=(rollouts,), device=device)
-    check_tensor("state", state, dtypes=torch.int64, shape=rows, device=device)
-    check_tensor("action", action, dtypes=torch.int64, shape=rows, device=device)
+    check_tensor("offsets", offsets, dtypes=_INT_DTYPES, shape=(rollouts + 1,), device=device)
+    check_tensor("rollout_group", rollout_group, dtypes=_INT_DTYPES, shape=(rollouts,), device=device)
+    check_tensor("state", state, dtypes=_INT_DTYPES, shape=rows, device=device)
+    check_tensor("action", action, dtypes=_INT_DTYPES, shape=rows, device=device)
     gamma = check_range("gamma", gamma, 0.0, 1.0)
     prior_visits = check_range("prior_visits", prior_visits, 0.0, math.inf, high_open=True)
     if prior not in _PRIORS:
         raise ValueError(f"`prior`: got {prior!r}; wanted one of {', '.join(map(repr, _PRIORS))}")
     if not isinstance(first_visit, bool):
         raise TypeError(f"`first_visit`: got {first_visit!r}; wanted True or False")
+    offsets, rollout_group, state, action = (t.long() for t in (offsets, rollout_group, state, action))
     return RolloutTree(
         *_op(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit)
     )

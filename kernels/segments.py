@@ -44,11 +44,11 @@ from rtmc.kernels.backend import (
     check_tensor,
     jit,
     launch,
-    lazy_njit,
     next_power_of_2,
     register_op,
     tl,
 )
+from rtmc.kernels.segment_loop import _segment_loop
 
 __all__ = ["SegmentStats", "segment_stats"]
 
@@ -84,7 +84,7 @@ def _segment_reference(
         total = torch.sort(w * x).values.sum()
         mean = total / torch.sort(w).values.sum()
         var = torch.sort(w * (x - mean) ** 2).values.sum() / torch.sort(w).values.sum()
-        result[:, segment] = torch.stack([total, mean, var, x.min(), x.max()])
+        result[:, segment] = torch.stack([total, mean, var, x.min() + 0.0, x.max() + 0.0])  # a zero is +0
     return number, *(row.to(values.dtype, copy=True) for row in result.unbind(0))
 
 
@@ -136,8 +136,8 @@ def _segment_load(values_S, weights_S, order_S, start, end, done, WEIGHTED: tl.c
 def _segment_kernel(
     values_S, weights_S, order_S, starts_C1, count_C, stats_5C, C, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One program a segment; its rows are order_S[starts_C1[c] : starts_C1[c+1]]. Four sweeps over them:
-    bounds; sums; bound of the squared deviations; sum of those."""
+    """One program a segment; its rows are order_S[starts_C1[c] : starts_C1[c+1]]. Sweeps over them: bounds; sums; with
+    weights, the bound of the squared deviations; sum of those."""
     segment = tl.program_id(0).to(tl.int64)
     start = tl.load(starts_C1 + segment)
     end = tl.load(starts_C1 + segment + 1)
@@ -178,12 +178,22 @@ def _segment_kernel(
     total = tl.sum(hi_wx, 0) + tl.sum(lo_wx, 0)
     mean = total / total_w
 
-    bound_wdd = zero
-    for done in range(0, n, BLOCK):
-        x, w, inside = _segment_load(values_S, weights_S, order_S, start, end, done, WEIGHTED, BLOCK)
-        d = tl.where(inside, x - mean, 0.0)
-        bound_wdd = tl.maximum(bound_wdd, magnitude(w * (d * d)))
-    top_wdd = tl.max(bound_wdd, 0)
+    absent = (n == 0) | (tl.max(nan, 0) > 0)
+    # A zero is +0 whichever came first.
+    lowest = tl.where(absent, float("nan"), tl.min(low, 0) + 0.0)
+    highest = tl.where(absent, float("nan"), tl.max(high, 0) + 0.0)
+    if WEIGHTED:
+        bound_wdd = zero
+        for done in range(0, n, BLOCK):
+            x, w, inside = _segment_load(values_S, weights_S, order_S, start, end, done, WEIGHTED, BLOCK)
+            d = tl.where(inside, x - mean, 0.0)
+            bound_wdd = tl.maximum(bound_wdd, magnitude(w * (d * d)))
+        top_wdd = tl.max(bound_wdd, 0)
+    else:
+        # Rounding keeps the order of numbers, so the largest deviation is that of an extreme value.
+        top_wdd = tl.maximum(
+            magnitude((lowest - mean) * (lowest - mean)), magnitude((highest - mean) * (highest - mean))
+        )
     c1_wdd, c2_wdd = grid_constants(top_wdd, n)
     hi_wdd = zero
     lo_wdd = zero
@@ -195,9 +205,6 @@ def _segment_kernel(
         lo_wdd += lo
     var = (tl.sum(hi_wdd, 0) + tl.sum(lo_wdd, 0)) / total_w
 
-    absent = (n == 0) | (tl.max(nan, 0) > 0)
-    lowest = tl.where(absent, float("nan"), tl.min(low, 0))
-    highest = tl.where(absent, float("nan"), tl.max(high, 0))
     dtype: tl.constexpr = stats_5C.dtype.element_ty
     C = tl.cast(C, tl.int64)
     tl.store(count_C + segment, n)
@@ -242,104 +249,18 @@ def _segment_triton(
     return number, *(row.to(dtype, copy=True) for row in stats.unbind(0))
 
 
-@lazy_njit
-def _grid_constants_numba(bound, n):
-    """Twin of ``grid_constants``; ``bound`` finite. frexp gives the power of two above a number."""
-    exponent = max(math.frexp(bound)[1], -1022) if bound > 0.0 else -1022
-    log_n = math.frexp(float(n + 2))[1]
-    first = min(max(exponent + 1023 + log_n, 1), 2045)
-    second = max(first - 53 + log_n, 1)
-    return math.ldexp(1.5, first - 1023), math.ldexp(1.5, second - 1023)
-
-
-@lazy_njit
-def grid_constants_each(bounds, sizes, c1, c2):
-    """The constants of each segment, in place; those of an infinite bound stay as they are."""
-    for c in range(len(bounds)):
-        if bounds[c] < math.inf:
-            c1[c], c2[c] = _grid_constants_numba(bounds[c], sizes[c])
-
-
-@lazy_njit
-def _exact_segment_sums(terms, ids, bounds, sizes, total):
-    """total[c] = exact sum of the terms of id c, on the grid of bounds[c] and sizes[c]; ``total`` comes zeroed.
-
-    ``bounds`` >= max |term| (infinite where a term is not finite), ``sizes`` >= number of terms.
-    """
-    lo_total = total.copy()
-    c1 = total.copy()
-    c2 = total.copy()
-    grid_constants_each(bounds, sizes, c1, c2)
-    for i in range(len(terms)):
-        c = ids[i]
-        if c >= 0:
-            x = terms[i]
-            if bounds[c] < math.inf:
-                hi = (x + c1[c]) - c1[c]
-                total[c] += hi
-                lo_total[c] += ((x - hi) + c2[c]) - c2[c]
-            elif not abs(x) < math.inf:
-                total[c] += x
-    for c in range(len(total)):
-        total[c] += lo_total[c]
-
-
-@lazy_njit
-def _segment_bounds(terms, ids, bounds):
-    for i in range(len(terms)):
-        c = ids[i]
-        if c >= 0:
-            size = abs(terms[i])
-            if not size <= bounds[c]:
-                bounds[c] = size if size == size else math.inf
-
-
-@lazy_njit
-def _segment_extremes(values, ids, number, low, high):
-    for i in range(len(values)):
-        c = ids[i]
-        if c >= 0:
-            x = values[i]
-            if number[c] == 0 or x < low[c] or x != x:
-                low[c] = x
-            if number[c] == 0 or x > high[c] or x != x:
-                high[c] = x
-            number[c] += 1
-
-
-@lazy_njit
-def _deviation_terms(values, ids, weights, mean, terms):
-    for i in range(len(values)):
-        c = ids[i]
-        if c >= 0:
-            d = values[i] - mean[c]
-            terms[i] = weights[i] * (d * d)
-
-
 def _segment_numba(
     values: torch.Tensor, ids: torch.Tensor, count: int, weights: torch.Tensor | None
 ) -> tuple[torch.Tensor, ...]:
-    _check_ids(ids, count)
-    x = values.detach().double().contiguous()
-    w = torch.ones_like(x) if weights is None else weights.detach().double().contiguous()
-    ids_np = as_numpy(ids)
-    number = torch.zeros(count, dtype=torch.int64)
-    low, high = torch.full((2, count), math.nan, dtype=torch.float64).unbind(0)
-    _segment_extremes(x.numpy(), ids_np, number.numpy(), low.numpy(), high.numpy())
-
-    def exact(terms: torch.Tensor) -> torch.Tensor:
-        bounds, total = torch.zeros(2, count, dtype=torch.float64).unbind(0)
-        _segment_bounds(terms.numpy(), ids_np, bounds.numpy())
-        _exact_segment_sums(terms.numpy(), ids_np, bounds.numpy(), number.numpy(), total.numpy())
-        return total
-
-    total_w = number.double() if weights is None else exact(w)
-    total = exact(w * x)
-    mean = total / total_w
-    terms = torch.zeros_like(x)
-    _deviation_terms(x.numpy(), ids_np, w.numpy(), mean.numpy(), terms.numpy())
-    var = exact(terms) / total_w
-    return number, *(column.to(values.dtype, copy=True) for column in (total, mean, var, low, high))
+    # numba knows no half.
+    wide = values.dtype if values.dtype.itemsize >= 4 else torch.float64
+    number = torch.empty(count, dtype=torch.int64)
+    stats = torch.empty(count, 5, dtype=torch.float64)
+    w = torch.empty(0, dtype=torch.float64) if weights is None else weights
+    arrays = (as_numpy(values, wide), as_numpy(ids), as_numpy(w, torch.float64), weights is not None)
+    if not _segment_loop(*arrays, number.numpy(), stats.numpy()):
+        _check_ids(ids, count)
+    return number, *(column.to(values.dtype, copy=True) for column in stats.unbind(1))
 
 
 def _segment_fake(
@@ -377,7 +298,7 @@ def segment_stats(
     values : (S,) float16, bfloat16, float32 or float64
         Any strides, any row order. A caller that goes on computing with a mean passes float64: the result is
         rounded to this dtype, which at mean 1e4 and deviation 0.01 costs float32 the deviation.
-    ids : (S,) int64
+    ids : (S,) int64, or int32, which is widened
         Segment of each row, 0 .. count-1; -1 = in no segment.
     count : int or 0-d integer tensor
         Number of segments (a tensor is read: on CUDA that waits for the device).
@@ -391,7 +312,7 @@ def segment_stats(
     Raises TypeError or ValueError for a wrong dtype, shape, device, count, or an id outside -1 .. count-1.
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("S",))
-    check_tensor("ids", ids, dtypes=torch.int64, shape=tuple(values.shape), device=values.device)
+    check_tensor("ids", ids, dtypes=(torch.int64, torch.int32), shape=tuple(values.shape), device=values.device)
     if weights is not None:
         check_tensor("weights", weights, dtypes=FLOAT_DTYPES, shape=tuple(values.shape), device=values.device)
     if isinstance(count, torch.Tensor):
@@ -401,4 +322,4 @@ def segment_stats(
         raise TypeError(f"`count`: got {count!r} ({type(count).__name__}); wanted the number of segments")
     if count < 0:
         raise ValueError(f"`count`: got {count}; wanted the number of segments, 0 or more")
-    return SegmentStats(*_op(values, ids, count, weights))
+    return SegmentStats(*_op(values, ids.long(), count, weights))

@@ -1,8 +1,13 @@
 """The weights under which a sum over tokens becomes the wanted mean, and means over turns or sequences.
 
-All of it depends on masks and ids alone, in plain torch: integer sorts and counts, no host wait, no float
-atomics, so that it runs on every device and under ``torch.compile``. The policy loss (policy_loss.py) is a
-sum with these weights.
+Both rest on keys: at each token the number of its turn, sequence or rollout, any number >= 0, or -1 for none.
+
+    lengths[i] = how many tokens bear key[i];   distinct = how many different keys >= 0 there are
+    means[i]   = sum of values[j] over the tokens j with key[j] = key[i], / lengths[i];   0 where key[i] < 0
+
+CPU: counts in a table indexed by the key (by its rank, where the keys are far larger than their number). CUDA: one
+sort, and for the means one launch more; no host wait. Sums run in float64 in token order, so the bits are the same
+in every run. The policy loss (policy_loss.py) is a sum with these weights.
 
 Not here: the loss itself; statistics of steps (segments.py).
 """
@@ -11,8 +16,17 @@ from typing import Any
 
 import torch
 
-from rtmc.kernels.backend import check_range, check_tensor
-from rtmc.kernels.broadcast import broadcast_to_tokens, sum_over_tokens
+from rtmc.kernels.backend import (
+    FLOAT_DTYPES,
+    as_numpy,
+    check_range,
+    check_tensor,
+    jit,
+    launch,
+    lazy_njit,
+    register_op,
+    tl,
+)
 
 __all__ = ["AGGREGATES", "aggregate_weights", "choose", "segment_mean"]
 
@@ -25,6 +39,7 @@ AGGREGATES = (
     "rollout-mean",
 )
 _INFINITY = float("inf")
+_PROGRAMS = 4096  # of a launch over segments: several for every multiprocessor there is
 
 
 def choose(name: str, value: object, words: tuple[str, ...] | dict[str, int]) -> None:
@@ -33,16 +48,150 @@ def choose(name: str, value: object, words: tuple[str, ...] | dict[str, int]) ->
         raise ValueError(f"`{name}`: got {value!r}; wanted one of {', '.join(map(repr, words))}")
 
 
-def _lengths(key: torch.Tensor) -> torch.Tensor:
-    """How many tokens bear each token's key, without a host wait and without knowing the largest key."""
-    ordered = key.sort().values
-    return torch.searchsorted(ordered, key, right=True) - torch.searchsorted(ordered, key)
+# --- reference ----------------------------------------------------------------------------------------------
 
 
-def _count_distinct(key: torch.Tensor) -> torch.Tensor:
-    """How many different keys >= 0 there are, 0-d."""
+def _key_lengths_reference(key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys, which, counts = key.unique(return_inverse=True, return_counts=True)
+    return torch.where(key >= 0, counts[which], 0), (keys >= 0).sum()
+
+
+def _segment_mean_reference(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    keys, which, counts = key.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(keys.shape, dtype=torch.float64, device=values.device)
+    sums.index_add_(0, which, torch.where(key >= 0, values.double(), 0.0))
+    return (sums / counts)[which].to(values.dtype)
+
+
+# --- Triton -------------------------------------------------------------------------------------------------
+
+
+@jit
+def _segment_mean_kernel(values_ptr, order_ptr, starts_ptr, count_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Each program takes every n-th segment: a sum over its tokens, then their mean to each of them.
+
+    How many segments there are is read from the device, so the host need not wait for it.
+    """
+    acc = out_ptr.dtype.element_ty
+    segment = tl.program_id(0).to(tl.int64)
+    count = tl.load(count_ptr)
+    while segment < count:
+        first = tl.load(starts_ptr + segment)
+        last = tl.load(starts_ptr + segment + 1)
+        total = tl.zeros((BLOCK,), tl.float64)
+        for start in range(first, last, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            token = tl.load(order_ptr + at, mask=at < last, other=0)
+            total += tl.load(values_ptr + token, mask=at < last, other=0.0).to(tl.float64)
+        mean = (tl.sum(total, axis=0) / (last - first).to(tl.float64)).to(acc)
+        for start in range(first, last, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            token = tl.load(order_ptr + at, mask=at < last, other=0)
+            tl.store(out_ptr + token, tl.full((BLOCK,), 0.0, acc) + mean, mask=at < last)
+        segment += tl.num_programs(0)
+
+
+def _key_lengths_triton(key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sorts and counts of torch: integers, so the same in every run."""
     ordered = key.sort().values
-    return ((ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)).sum() + (ordered[:1] >= 0).sum()
+    lengths = torch.searchsorted(ordered, key, right=True) - torch.searchsorted(ordered, key)
+    heads = _heads(ordered)
+    return torch.where(key >= 0, lengths, 0), heads.sum()
+
+
+def _heads(ordered: torch.Tensor) -> torch.Tensor:
+    """Where a key >= 0 stands for the first time among sorted ones."""
+    return torch.cat([ordered[:1] >= 0, (ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)])
+
+
+def _segment_mean_triton(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    tokens = key.shape[0]
+    ordered, order = key.sort(stable=True)
+    heads = _heads(ordered)
+    rank = heads.cumsum(0) - 1
+    # starts[s] is where segment s begins among the sorted tokens; after the last one stands their number.
+    starts = torch.full((tokens + 1,), tokens, dtype=torch.int64, device=key.device)
+    place = torch.arange(tokens, device=key.device)
+    starts.scatter_(0, torch.where(heads, rank, tokens), torch.where(heads, place, tokens))
+    wide = torch.promote_types(values.dtype, torch.float32)
+    out = torch.zeros(tokens, dtype=wide, device=values.device)
+    grid = (min(tokens, _PROGRAMS),)
+    launch(_segment_mean_kernel, grid, values.contiguous(), order, starts, heads.sum(), out, BLOCK=256)
+    return out.to(values.dtype)
+
+
+# --- numba --------------------------------------------------------------------------------------------------
+
+
+@lazy_njit
+def _key_lengths_numba(key, counts, lengths):
+    """``counts``: zeros, one for each key. Returns how many keys occur."""
+    distinct = 0
+    for i in range(key.shape[0]):
+        if key[i] >= 0:
+            if counts[key[i]] == 0:
+                distinct += 1
+            counts[key[i]] += 1
+    for i in range(key.shape[0]):
+        lengths[i] = counts[key[i]] if key[i] >= 0 else 0
+    return distinct
+
+
+@lazy_njit
+def _segment_mean_numba(values, key, counts, sums, out):
+    """``counts`` and ``sums``: zeros, one for each key."""
+    for i in range(key.shape[0]):
+        if key[i] >= 0:
+            counts[key[i]] += 1
+            sums[key[i]] += values[i]
+    for i in range(key.shape[0]):
+        out[i] = sums[key[i]] / counts[key[i]] if key[i] >= 0 else 0.0
+
+
+def _small_keys(key: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The keys, or where they are far larger than their number their ranks, and what is above all of them."""
+    size = int(key.max()) + 1 if key.numel() else 0
+    if size <= 4 * key.numel() + 4096:
+        return key, max(size, 0)
+    keys, which = key.unique(return_inverse=True)
+    return torch.where(key >= 0, which, -1), keys.numel()
+
+
+def _key_lengths_cpu(key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    small, size = _small_keys(key)
+    lengths = torch.empty(key.shape, dtype=torch.int64)
+    distinct = _key_lengths_numba(as_numpy(small), torch.zeros(size, dtype=torch.int64).numpy(), lengths.numpy())
+    return lengths, torch.tensor(distinct)
+
+
+def _segment_mean_cpu(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    small, size = _small_keys(key)
+    wide = torch.promote_types(values.dtype, torch.float32)
+    out = torch.empty(key.shape, dtype=wide)
+    counts, sums = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.float64)
+    _segment_mean_numba(as_numpy(values, wide), as_numpy(small), counts.numpy(), sums.numpy(), out.numpy())
+    return out.to(values.dtype)
+
+
+# --- the ops ------------------------------------------------------------------------------------------------
+
+_key_lengths = register_op(
+    "key_lengths",
+    "(Tensor key) -> (Tensor, Tensor)",
+    reference=_key_lengths_reference,
+    triton=_key_lengths_triton,
+    numba=_key_lengths_cpu,
+    fake=lambda key: (key.new_empty(key.shape), key.new_empty(())),
+)
+
+_segment_mean = register_op(
+    "segment_mean",
+    "(Tensor values, Tensor key) -> Tensor",
+    reference=_segment_mean_reference,
+    triton=_segment_mean_triton,
+    numba=_segment_mean_cpu,
+    fake=lambda values, key: values.new_empty(values.shape),
+)
 
 
 def aggregate_weights(
@@ -113,28 +262,36 @@ def aggregate_weights(
         weight = one / active.sum().clamp(min=1)
     else:
         key = torch.where(active, rollout_of_token if aggregate == "rollout-mean" else sequence, -1)
-        weight = one / _count_distinct(key).clamp(min=1)
+        lengths, distinct = _key_lengths(key)
+        weight = one / distinct.clamp(min=1)
         if aggregate in ("seq-mean-token-mean", "rollout-mean"):
-            weight = weight / _lengths(key)
+            weight = weight / lengths
         elif aggregate == "seq-mean-token-sum-norm":
             if norm_length is None:
-                lengths = torch.where(sequence >= 0, _lengths(sequence), 0)
-                weight = weight / torch.cat([lengths, lengths.new_ones(1)]).max()
+                widths, _ = _key_lengths(sequence)
+                weight = weight / torch.cat([widths, widths.new_ones(1)]).max()
             else:
                 weight = weight / norm_length
     return torch.where(active, weight, 0.0).to(dtype)
 
 
 def segment_mean(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """At each token the mean of ``values`` (T,) over the tokens with its ``key`` (T,) int64; 0 where key < 0.
+    """At each token the mean of ``values`` over the tokens with its ``key``; 0 where key < 0. Not differentiable.
 
-    Keys may be any numbers: they are ranked first. Bitwise repeatable.
+    Parameters
+    ----------
+    values : (T,) float16, bfloat16, float32 or float64, any strides; not read where key < 0
+    key : (T,) int64, any strides and any numbers
+
+    Returns
+    -------
+    (T,) of ``values``' dtype: summed and divided in float64, rounded (halves: through float32), bitwise repeatable.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For another dtype, shape or device.
     """
-    ordered, order = key.sort(stable=True)
-    # Ranks are integer sums, hence the same in every run; there are at most T of them.
-    rank = torch.cat([ordered[:1] >= 0, (ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)]).cumsum(0) - 1
-    segment = torch.zeros_like(rank).scatter(0, order, torch.where(ordered >= 0, rank, -1))
-    tokens = segment.shape[0]
-    sums = sum_over_tokens(values, segment, tokens)
-    counts = sum_over_tokens(torch.ones_like(values), segment, tokens)
-    return broadcast_to_tokens(sums / counts.clamp(min=1), segment)
+    check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("T",))
+    check_tensor("key", key, dtypes=torch.int64, shape=tuple(values.shape), device=values.device)
+    return _segment_mean(values, key)

@@ -9,10 +9,12 @@ What this is not: a benchmark (`rtmc bench`) or an installer. It changes nothing
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import traceback
@@ -75,6 +77,7 @@ def examine() -> list[Finding]:
         ("torch", True, _torch),
         ("gpu", False, _gpu),
         ("numba", True, _numba),
+        ("first call", False, _first_call),
         ("triton", False, _triton),
         ("triton compiler", False, _triton_compiler),
         ("c compiler", False, _c_compiler),
@@ -205,6 +208,42 @@ def _numba() -> Finding:
     layer = numba.config.THREADING_LAYER
     found = f"{finding.found}, compiles; {numba.get_num_threads()} threads, threading layer {layer}; {cache}"
     return Finding("numba", "ok", found, True)
+
+
+_TWO_CALLS = """
+import json, time, torch
+from rtmc.kernels import backend, returns
+arguments = torch.ones(3), torch.tensor([0, 3]), 0.5
+seconds = []
+for _ in range(2):
+    began = time.perf_counter()
+    out = returns.discounted_returns(*arguments)
+    seconds.append(time.perf_counter() - began)
+loops = [f.came_from_disk() for f in vars(returns).values() if isinstance(f, backend.LazyJit)]
+warm = all(loop for loop in loops if loop is not None)
+print(json.dumps({"first": seconds[0], "second": seconds[1], "warm": warm, "out": out.tolist()}))
+"""
+
+
+def _first_call() -> Finding:
+    """What a process pays at its first call of an op on the CPU, and at the next one; measured in a process of its
+    own."""
+    name, without = "first call", "the first call of an op in a process compiles, or does not work"
+    for package in ("torch", "numba"):
+        if importlib.util.find_spec(package) is None:
+            return Finding(name, "missing", f"{package} is not installed", without=without)
+    env = {key: value for key, value in os.environ.items() if key not in ("RTMC_BACKEND", "TRITON_INTERPRET")}
+    root = str(Path(__file__).resolve().parents[1])
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+    done = subprocess.run([sys.executable, "-c", _TWO_CALLS], capture_output=True, text=True, env=env, timeout=300)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return Finding(name, "broken", last[:300], without=without, remedy="RTMC_DEBUG=1 rtmc doctor")
+    said = json.loads(done.stdout.splitlines()[-1])
+    if said["out"] != [1.75, 1.5, 1.0]:
+        return Finding(name, "broken", f"returns {said['out']}, [1.75, 1.5, 1.0] by hand", remedy="clear numba's cache")
+    cache = "numba's cache was warm" if said["warm"] else "numba's cache was cold: compiled"
+    return Finding(name, "ok", f"{said['first']:.2f} s, the next {said['second'] * 1e6:.0f} us ({cache})")
 
 
 def _triton() -> Finding:

@@ -1,18 +1,32 @@
 """Compiles the kernels ahead of time for GPUs that need not be here; one JSON line a kernel and target.
 
-Shows that each compiles, and reads the register spills: from ``ptxas -v`` on the PTX (NVIDIA) and from
-``.vgpr_spill_count`` in the assembly (AMD). A process of its own, because the interpreter must be off.
+Shows that each compiles, and reads from what comes out the register spills (``ptxas -v`` on the PTX for NVIDIA,
+``.vgpr_spill_count`` in the assembly for AMD) and the loads and stores that move 128 bits at a time. A process of its
+own, because the interpreter must be off; the compilations are shared out among as many processes as there are cores,
+and what Triton's cache on disk still holds is not compiled again.
 """
 
+import functools
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+WIDE = {
+    "cuda": {
+        "loads": r"\bld\.global\S*\.(?:v4\.[bfu]32|v2\.[bfu]64)",
+        "stores": r"\bst\.global\S*\.(?:v4\.[bfu]32|v2\.[bfu]64)",
+    },
+    "hip": {"loads": r"\b(?:global|buffer|flat)_load_dwordx4", "stores": r"\b(?:global|buffer|flat)_store_dwordx4"},
+}
 
 
 def targets() -> list[tuple[str, Any]]:
@@ -36,7 +50,7 @@ def compile_case(case: Any, target: Any) -> Any:
     left = list(types)
     if left:
         raise ValueError(f"{case.kernel.__name__}: {left} are types of no argument")
-    # As at run time: tensors start at multiples of 16 bytes.
+    # As at run time: tensors start at multiples of 16 bytes. Lengths have no such property: a run may have any.
     attrs = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(case.kernel, signature, case.constexprs, attrs)
     return triton.compile(source, target=target, options={"num_warps": case.num_warps, "enable_fp_fusion": False})
@@ -63,25 +77,49 @@ def spills(compiled: Any, target: Any) -> int:
     return sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+def wide_accesses(compiled: Any, target: Any) -> dict[str, int]:
+    """How many instructions load or store 128 bits of global memory at a time."""
+    code = compiled.asm["amdgcn" if target.backend == "hip" else "ptx"]
+    return {kind: len(re.findall(pattern, code)) for kind, pattern in WIDE[target.backend].items()}
+
+
+@functools.cache
+def jobs() -> list[tuple[Any, str, Any]]:
+    """(case, label, target) in the order of the lines. Each process makes them for itself."""
     from tests.kernel_cases import all_aot
 
-    for case in all_aot():
-        for label, target in targets():
-            began = time.perf_counter()
-            spilled, error = None, None
-            try:
-                spilled = spills(compile_case(case, target), target)
-            except Exception:
-                error = traceback.format_exc()
-            line = {
-                "kernel": case.kernel.__name__,
-                "constexprs": {k: str(v) for k, v in case.constexprs.items()},
-                "target": label,
-                "spills": spilled,
-                "may_spill": case.may_spill,
-                "error": error,
-                "seconds": round(time.perf_counter() - began, 2),
-            }
-            print(json.dumps(line), flush=True)
+    only = sys.argv[1:]
+    cases = [case for case in all_aot() if not only or case.kernel.__name__ in only]
+    return [(case, *target) for case in cases for target in targets()]
+
+
+def line_of(at: int) -> str:
+    case, label, target = jobs()[at]
+    began = time.perf_counter()
+    spilled, wide, error = None, None, None
+    try:
+        compiled = compile_case(case, target)
+        spilled, wide = spills(compiled, target), wide_accesses(compiled, target)
+    except Exception:
+        error = traceback.format_exc()
+    line = {
+        "kernel": case.kernel.__name__,
+        "constexprs": {k: str(v) for k, v in case.constexprs.items()},
+        "target": label,
+        "spills": spilled,
+        "may_spill": case.may_spill,
+        "wide": wide,
+        "wanted_wide": case.wide,
+        "error": error,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+    return json.dumps(line)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Forked before anything is compiled: the imports are paid once.
+    with ProcessPoolExecutor(min(cores, 8), multiprocessing.get_context("fork")) as pool:
+        for line in pool.map(line_of, range(len(jobs()))):
+            print(line, flush=True)

@@ -1,6 +1,8 @@
-"""Every kernel compiles for the GPUs we name, without register spills. See ``tests/aot.py``."""
+"""Every kernel compiles for the GPUs we name, without register spills, the streaming ones with 128-bit accesses.
 
-import ast
+See ``tests/aot.py``.
+"""
+
 import json
 import os
 import subprocess
@@ -8,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kernel_cases import kernel_names
 
 pytest.importorskip("triton", reason="Triton is not installed here")
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,14 +30,7 @@ def results() -> list[dict]:
 
 @pytest.mark.slow
 def test_every_kernel_has_a_case_on_every_target(results: list[dict]) -> None:
-    kernels = {
-        node.name
-        for path in (ROOT / "kernels").glob("*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef)
-        and node.name.endswith("_kernel")
-        and any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-    }
+    kernels = kernel_names()
     assert kernels
     for target in ("sm_80", "sm_90", "sm_100", "gfx942"):
         compiled = {r["kernel"] for r in results if r["target"] == target}
@@ -49,3 +46,21 @@ def test_every_case_compiles(results: list[dict]) -> None:
 @pytest.mark.slow
 def test_no_case_spills(results: list[dict]) -> None:
     assert [r for r in results if r["spills"] and not r["may_spill"]] == []
+
+
+@pytest.mark.slow
+def test_streaming_kernels_move_128_bits_at_a_time(results: list[dict]) -> None:
+    """Whatever the length: the block that lies whole inside has a path without a mask."""
+    wanted = [r for r in results if r["wanted_wide"] and not r["error"]]
+    narrow = [r for r in wanted if r["wide"]["loads"] < r["wanted_wide"] or r["wide"]["stores"] < 1]
+    assert not narrow, narrow
+    assert {r["kernel"] for r in wanted} >= {"_broadcast_to_tokens_kernel", "_token_loss_kernel"}
+    # The pattern tells narrow from wide: a kernel that gathers along an order stores one number at a time.
+    assert [r["wide"]["stores"] for r in results if r["kernel"] == "_sum_over_tokens_kernel"].count(0) > 0
+
+
+@pytest.mark.slow
+def test_compiling_stays_affordable(results: list[dict]) -> None:
+    """Processor seconds of all compilations; what the cache on disk holds is not compiled again."""
+    slowest = sorted(results, key=lambda r: -r["seconds"])[:5]
+    assert sum(r["seconds"] for r in results) < 480, slowest

@@ -1,6 +1,7 @@
 """Which code runs, what happens where it cannot, what an import costs, and the argument checks."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OP_FILES = sorted(path.stem for path in (ROOT / "kernels").glob("*.py"))
 
 
-def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k not in ("RTMC_BACKEND", "TRITON_INTERPRET")}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -23,6 +24,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         text=True,
         env={**clean, "PYTHONPATH": str(ROOT), **env},
         timeout=300,
+        cwd=cwd,
     )
 
 
@@ -141,6 +143,49 @@ def test_a_compiled_function_of_another_file_is_refused():
 @backend.lazy_njit
 def _doubled(x):
     return 2 * x
+
+
+NOTED = """
+import warnings
+warnings.simplefilter("always")
+import rtmc.kernels.ids as ids, rtmc.kernels.returns as returns, torch
+print(returns.discounted_returns(torch.ones(3), torch.tensor([0, 3]), 0.5).tolist())
+print(ids.dense_ids(torch.tensor([5, 5, 2]))[0].tolist())
+"""
+
+
+@pytest.mark.parametrize("anywhere", [True, False], ids=["another folder is left", "none is left"])
+def test_a_cache_that_cannot_be_written_is_noted_once(tmp_path, anywhere):
+    """The kernels lie in a copy; where no folder is left, `__pycache__` beside them is a file, and there is no home.
+
+    Permissions would not do: the tests may run as root.
+    """
+    package = tmp_path / "rtmc"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    shutil.copytree(ROOT / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    if not anywhere:
+        (package / "kernels" / "__pycache__").write_text("")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file, no folder")
+    inside = str(blocked / "cache")
+    env = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": inside, "HOME": inside, "XDG_CACHE_HOME": inside}
+    done = python(NOTED, cwd=tmp_path, **env, PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[1.75, 1.5, 1.0]", "[0, 0, 1]"]
+    notes = [line for line in done.stderr.splitlines() if "NUMBA_CACHE_DIR" in line and "Warning" in line]
+    assert len(notes) == 1, done.stderr
+    assert inside in notes[0]
+    assert ("is kept in" if anywhere else "compiles anew") in notes[0]
+
+
+def test_a_cache_that_can_be_written_is_not_noted_and_is_read_again(tmp_path):
+    code = ONE_CALL + "from rtmc.kernels import returns\n"
+    code += "loops = [f.came_from_disk() for f in vars(returns).values() if hasattr(f, 'came_from_disk')]\n"
+    code += "print({loop for loop in loops if loop is not None})"
+    runs = [python(code, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2)]
+    assert all("NUMBA_CACHE_DIR" not in run.stderr for run in runs), runs[0].stderr
+    assert [run.stdout.splitlines()[-1] for run in runs] == ["{False}", "{True}"]
 
 
 @pytest.mark.parametrize(

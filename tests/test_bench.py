@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
@@ -44,6 +45,62 @@ def test_records_hold_medians_percentiles_and_ratios(measure, monkeypatch):
     assert ours["gb_per_s"] == pytest.approx(2)
     assert (ours["ours_is_faster_by"], peer["ours_is_faster_by"]) == (1, pytest.approx(9 / 3.5))
     assert "2.57x" in measure.table([ours, peer])
+
+
+def test_memory_is_recorded_where_it_is_asked_for(measure, monkeypatch):
+    import memory
+
+    monkeypatch.setattr(memory, "peak_extra_bytes", lambda work, device: 3_000_000 if work is int else 1_000_000)
+    case = measure.Case("x", {"ours": int, "peer": float}, rows=1000, memory=True)
+    ours, peer = measure.measure(case, rounds=3)
+    assert (ours["peak_extra_bytes"], peer["peak_extra_bytes"]) == (3_000_000, 1_000_000)
+    assert ours["ns_per_row"] == pytest.approx(ours["median_ms"] * 1e3)
+    assert " 3.0" in measure.table([ours, peer])
+    (plain,) = measure.measure(measure.Case("x", {"ours": int}), rounds=3)
+    assert (plain["peak_extra_bytes"], plain["ns_per_row"], plain["bytes_moved"]) == (None, None, None)
+
+
+def test_every_op_measured_has_tests_and_cases(measure):
+    import bench_kernels
+
+    assert {"returns", "ids", "segments", "rollout_tree", "broadcast", "policy_loss"} <= set(bench_kernels.OPS)
+    for op in bench_kernels.OPS:
+        assert callable(bench_kernels.module_of(op).cases)
+    missing = [test for test in bench_kernels.TESTS if not (BENCH.parent / test).is_file()]
+    assert missing == []
+
+
+def test_the_peer_in_numpy_agrees(measure):
+    import step_credit
+
+    import rtmc
+
+    columns = step_credit.steps_of_groups(3, 4, 9, shuffled=True, dtype=torch.float64)
+    arrays = {name: column.numpy() for name, column in columns.items()}
+    ours = rtmc.advantages(rtmc.StepTable(**columns), "rtmc")
+    peer = torch.from_numpy(step_credit.rtmc_in_numpy(arrays, 0.99, 2.0))
+    torch.testing.assert_close(ours, peer, rtol=0, atol=1e-12)
+
+
+def test_the_peer_row_by_row_is_gigpo(measure, shared):
+    """Its numbers are those of the method's own code."""
+    import step_credit
+
+    cases = json.loads((shared / "vectors" / "gigpo.json").read_text())["cases"]
+    assert cases
+    for case in cases:
+        given, wanted = case["inputs"], case["outputs"]
+        paths = list(zip(given["group_by_traj"], given["obs_by_traj"], given["rewards_by_traj"], strict=True))
+        rows = {
+            "reward": torch.tensor([x for _, _, rewards in paths for x in rewards]),
+            "episode_return": torch.tensor([float(sum(rewards)) for _, _, rewards in paths for _ in rewards]),
+            "group": step_credit.as_objects([group for group, names, _ in paths for _ in names]),
+            "observation": step_credit.as_objects([name for _, names, _ in paths for name in names]),
+            "rollout": step_credit.as_objects([r for r, (_, names, _) in enumerate(paths) for _ in names]),
+        }
+        for std, name in ((False, "mean_norm_adv_per_row"), (True, "mean_std_norm_adv_per_row")):
+            found = step_credit.gigpo_row_by_row(rows, given["gamma"], std)
+            torch.testing.assert_close(found, torch.tensor(wanted[name]), rtol=0, atol=1e-6)
 
 
 def test_a_slow_candidate_is_run_less_often(measure, monkeypatch):

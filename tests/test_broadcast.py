@@ -51,6 +51,37 @@ def test_fill_is_exact_in_float64(device, backend):
     assert out.item() == 0.1
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
+def test_a_masked_token_counts_as_one_without_a_step(kind, device, backend):
+    values = torch.tensor([0.5, -1.0], device=device, requires_grad=True)
+    step = torch.tensor([[0, 0, 7], [1, -1, 1]], device=device)  # step 7 does not exist, and is not looked at
+    mask = torch.tensor([[1, 0, 0], [1, 1, 1]], device=device).to(kind)
+    out = broadcast_to_tokens(values, step, fill=9.0, mask=mask)
+    assert out.tolist() == [[0.5, 9.0, 9.0], [-1.0, 9.0, -1.0]]
+    out.backward(torch.tensor([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]], device=device))
+    assert values.grad.tolist() == [1.0, 40.0]
+
+
+def test_another_dtype_of_the_result(device, backend):
+    values = torch.tensor([1 / 3, 2.0], device=device, dtype=torch.float64, requires_grad=True)
+    step = torch.tensor([0, 1, -1, 0], device=device)
+    for dtype in DTYPES:
+        out = broadcast_to_tokens(values, step, dtype=dtype)
+        assert out.dtype == dtype
+        assert out.tolist() == [values[0].to(dtype).item(), 2.0, 0.0, values[0].to(dtype).item()]
+    gradient = torch.autograd.grad(out.sum(), values)[0]
+    assert gradient.dtype == torch.float64
+    assert gradient.tolist() == [2.0, 1.0]
+
+
+def test_int32_steps_and_unaligned_tokens(device, backend):
+    values, step = random_case(41, 12, torch.float32, device)
+    want = broadcast_to_tokens(values, step[1:].clone())
+    assert torch.equal(broadcast_to_tokens(values, step[1:]), want)
+    assert torch.equal(broadcast_to_tokens(values, step.int()[1:]), want)
+    assert torch.equal(sum_over_tokens(want, step.int()[1:], 12), sum_over_tokens(want, step[1:].clone(), 12))
+
+
 def test_gradients_of_both_ops_to_second_order():
     values, step = random_case(40, 7, torch.float64, "cpu")
     assert torch.autograd.gradcheck(lambda v: broadcast_to_tokens(v, step), values.requires_grad_())
@@ -135,7 +166,8 @@ def test_traced_whole_by_torch_compile():
         ([1.0], torch.zeros(2, dtype=torch.int64), TypeError, ("`values`", "list", "torch.Tensor")),
         (torch.ones(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), ValueError, ("`values`", "int64")),
         (torch.ones(2, 1), torch.zeros(2, dtype=torch.int64), ValueError, ("`values`", "(2, 1)", "(S,)")),
-        (torch.ones(2), torch.zeros(2, dtype=torch.int32), ValueError, ("`step_of_token`", "int32", "int64")),
+        (torch.ones(2), torch.zeros(2, dtype=torch.int16), ValueError, ("`step_of_token`", "int16", "int64 or int32")),
+        (torch.ones(2), torch.zeros(2, device="meta").long(), ValueError, ("`step_of_token`", "on meta", "on cpu")),
         (torch.ones(2), torch.zeros(1, 1, 1).long(), ValueError, ("`step_of_token`", "(1, 1, 1)", "(B, T)")),
         (torch.ones(2), torch.tensor([0, 2]), ValueError, ("`step_of_token`", "2", "2 steps")),
         (torch.ones(2), torch.tensor([0, -2]), ValueError, ("`step_of_token`", "-2", "-1")),
@@ -157,6 +189,10 @@ def test_errors_of_the_sum(backend):
         sum_over_tokens(torch.ones(2), step, 0)
     with pytest.raises(TypeError, match="`fill`"):
         broadcast_to_tokens(torch.ones(2), step, "0")
+    with pytest.raises(ValueError, match=r"`mask`: .*\(3,\).*\(2,\)"):
+        broadcast_to_tokens(torch.ones(2), step, mask=torch.ones(3))
+    with pytest.raises(ValueError, match=r"`dtype`: got torch\.int64; wanted one of float16"):
+        broadcast_to_tokens(torch.ones(2), step, dtype=torch.int64)
 
 
 @pytest.mark.gpu

@@ -105,6 +105,23 @@ def test_a_wrong_number_is_found(monkeypatch):
     assert "-0.25" in finding.found
 
 
+def test_the_first_call_is_timed_cold_and_warm(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("RTMC_BACKEND", "reference")  # not asked for here: it would time another code
+    cold, warm = doctor._first_call(), doctor._first_call()
+    assert (cold.state, warm.state) == ("ok", "ok"), (cold, warm)
+    assert "cold: compiled" in cold.found
+    assert "was warm" in warm.found
+
+
+def test_a_first_call_that_fails_is_found(monkeypatch):
+    monkeypatch.setattr(doctor, "_TWO_CALLS", "raise SystemError('no compiler')")
+    assert doctor._first_call().state == "broken"
+    assert "no compiler" in doctor._first_call().found
+    monkeypatch.setattr(doctor, "_TWO_CALLS", 'print(\'{"first": 1, "second": 1, "warm": true, "out": [0.0]}\')')
+    assert "by hand" in doctor._first_call().found
+
+
 def test_an_old_package_is_found(monkeypatch):
     monkeypatch.setattr(doctor, "minimums", lambda: {"numpy": "9999.1"})
     finding = doctor._package("numpy", needed=True)

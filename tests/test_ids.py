@@ -67,6 +67,26 @@ def test_strides(device, backend):
     assert count == want_count
 
 
+def test_the_table_grows_past_its_first_size():
+    """Two keys of 1,000 values each: more pairs than the first table holds, and most of them twice."""
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(0, 1000, (3000,), generator=g).repeat(2) for _ in range(2))
+    seen: dict[tuple[int, int], int] = {}
+    truth = [seen.setdefault(pair, len(seen)) for pair in zip(a.tolist(), b.tolist(), strict=True)]
+    ids, count = dense_ids(a, b)
+    assert ids.tolist() == truth
+    assert count.item() == len(seen) > 2048
+
+
+def test_int32_keys_give_the_ids_of_int64_ones(device, backend):
+    a = torch.tensor([2**31 - 1, -(2**31), 5, 2**31 - 1], device=device)
+    b = torch.tensor([7, 7, 7, 7], device=device)
+    want, _ = dense_ids(a, b)
+    assert torch.equal(dense_ids(a.int(), b.int())[0], want)
+    assert torch.equal(dense_ids(a.int(), b)[0], want)
+    assert want.tolist() == [0, 1, 2, 0]
+
+
 def test_opcheck(device):
     keys = [torch.tensor([3, 3, 1], device=device), torch.tensor([0, 1, 0], device=device)]
     torch.library.opcheck(torch.ops.rtmc.dense_ids, (keys,))
@@ -78,7 +98,12 @@ def test_opcheck(device):
         ((), TypeError, "got no key"),
         ((torch.zeros(2),), ValueError, r"`keys\[0\]`: got float32.*wanted int64"),
         ((torch.zeros(2).long(), torch.zeros(3).long()), ValueError, r"`keys\[1\]`: .*\(3,\).*\(2,\)"),
-        ((torch.zeros(2).long(), torch.zeros(2).int()), ValueError, r"`keys\[1\]`: got int32"),
+        ((torch.zeros(2).long(), torch.zeros(2).short()), ValueError, r"`keys\[1\]`: got int16.*int64 or int32"),
+        (
+            (torch.zeros(2).long(), torch.zeros(2, dtype=torch.int64, device="meta")),
+            ValueError,
+            r"`keys\[1\]`: .*on meta; wanted .* on cpu",
+        ),
         (([1, 2],), TypeError, r"`keys\[0\]`: got list"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`policy_loss`: hand-worked values, gradients by finite differences, what verl's own functions returned, its clamps.
+"""`policy_loss`: hand-worked values, gradients by finite differences, what the engines' own functions returned, clamps.
 
 Against the definition on padded matrices it is compared in kernel_cases/policy_loss.py.
 """
@@ -6,12 +6,13 @@ Against the definition on padded matrices it is compared in kernel_cases/policy_
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from rtmc.kernels.policy_loss import AGGREGATES, policy_loss
 from rtmc.kernels.token_weights import aggregate_weights
-from tests.kernel_cases.policy_loss import SETTINGS, aot, compare_with_truth, flat, random_batch
+from tests.kernel_cases.policy_loss import SETTINGS, compare_with_truth, flat, random_batch
 
 
 @pytest.fixture(params=["device", "reference"])
@@ -141,6 +142,98 @@ def test_verl_kl(shared, mode, backend):
             assert stats.ref_kl.item() == pytest.approx(expected, rel=2e-6, abs=1e-7)
 
 
+def test_aepo(shared, backend):
+    """`clipping` keeps a gradient above the upper clip and changes no value; `advantage` reweights by entropy."""
+    for case in vector(shared, "aepo_loss"):
+        i, o = case["inputs"], case["outputs"]
+        new, old, adv, entropy = (torch.tensor(i[k]).reshape(-1) for k in ("new", "old", "adv", "entropy"))
+        words = {"clip": (i["cliprange"], i["cliprange"]), "per": "token", "dual_clip": 3.0}
+        words["entropy"] = entropy if i["advantage"] else None
+        for passes in (i["clipping"], not i["clipping"]):
+            loss, _ = policy_loss(new, old, adv, *flat(i["mask"]), clip_high_passes=passes, **words)
+            assert loss.item() == pytest.approx(o["loss"], rel=1e-5)
+
+
+def test_the_upper_clip_that_passes_a_gradient(backend):
+    """r = 1.5, high 0.2: value and slope -A 1.2. Below the lower clip, inside, or with A < 0 as ever."""
+    new = torch.tensor([1.5, 1.5, 0.5, 1.1], dtype=torch.float64).log().requires_grad_()
+    a = torch.tensor([2.0, -2.0, -1.0, 1.0])
+    rows = torch.arange(4)
+    loss, stats = policy_loss(new, torch.zeros(4).double(), a, rows, rows, aggregate="token-sum", clip_high_passes=True)
+    loss.backward()
+    assert loss.item() == pytest.approx(-2.4 + 3.0 + 0.8 - 1.1)
+    assert new.grad.tolist() == pytest.approx([-2.4, 3.0, 0.0, -1.1])
+    assert stats.clip_high.item() == stats.clip_low.item() == 0.25
+
+
+@pytest.mark.parametrize(("entropy", "factors"), [
+    ([1.0, 3.0], [1 - 0.2 / 2**0.5, 1 + 0.2 / 2**0.5]),  # mean 2, sample deviation sqrt 2
+    ([5.0, 5.0], [1.0, 1.0]),
+    ([5.0, None], [1.0, 0.0]),  # one unmasked token
+    ([math.nan, 1.0], [math.nan, math.nan]),
+])  # fmt: skip
+def test_entropy_reweighting_by_hand(entropy, factors, backend):
+    zero = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    step = torch.tensor([-1 if h is None else 0 for h in entropy])
+    given = torch.tensor([math.nan if h is None else h for h in entropy])
+    words = {"entropy": given, "aggregate": "token-sum"}
+    loss, _ = policy_loss(zero, zero.detach(), torch.ones(1), step, torch.zeros(2).long(), **words)
+    loss.backward()
+    assert (-zero.grad).tolist() == pytest.approx(factors, nan_ok=True)
+    assert -loss.item() == pytest.approx(sum(factors), nan_ok=True)
+
+
+def test_verl_aggregates_of_any_token_loss(shared, backend):
+    """r = 1 and one advantage a token make the token's loss -A, so any matrix of losses goes through the op."""
+    for case in vector(shared, "verl_agg_loss"):
+        loss = torch.tensor(case["inputs"]["loss_mat"]).reshape(-1)
+        zero = torch.zeros_like(loss)
+        step, rollout = flat(case["inputs"]["mask"])
+        for mode, expected in case["outputs"].items():
+            got, _ = policy_loss(zero, zero, -loss, step, rollout, aggregate=mode, per="token")
+            assert got.item() == pytest.approx(expected, rel=1e-5), mode
+
+
+@pytest.mark.parametrize("aggregate", ["token-mean", "token-sum", "rollout-mean"])
+@pytest.mark.parametrize("tokens", [70_001, 131_072])
+def test_threads_change_no_bit(aggregate, tokens):
+    """Several chunks on the CPU, against float64 by the definition and bit by bit against one thread."""
+    g = torch.Generator().manual_seed(0)
+    old, noise, ref = (torch.randn(tokens, generator=g) for _ in range(3))
+    step = torch.arange(tokens) // 50
+    step = torch.where(step % 4 == 0, -1, step)
+    rollout = torch.arange(tokens) // 1000
+    advantage = torch.randn(tokens // 50 + 1, generator=g)
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        new = (old + 0.3 * noise).requires_grad_()
+        loss, stats = policy_loss(new, old, advantage, step, rollout, ref, kl=0.1, aggregate=aggregate)
+        loss.backward()
+        results.append((loss, new.grad, torch.stack([x.double() for x in stats])))
+    torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    d, x = (new - old).detach().double(), (new.detach() - ref).double()
+    a, r, y = advantage[step.clamp(min=0)].double(), d.exp(), (-x).clamp(-20, 20)
+    token = torch.maximum(-a * r, -a * r.clamp(0.8, 1.2)) + 0.1 * (y.expm1() - y).clamp(max=10)
+    expected = (token * aggregate_weights(step, rollout, aggregate, dtype=torch.float64)).sum()
+    assert results[0][0].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_exponential_of_the_cpu_code():
+    from rtmc.kernels.token_loss_cpu import _exp_numba
+
+    points = np.concatenate([np.linspace(-699, 20, 5001), np.linspace(-0.7, 0.7, 501), [0.0, 1.0, -1e-300]])
+    got = np.array([_exp_numba(x) for x in points])
+    exact = np.exp(points.astype(np.longdouble))
+    assert np.abs((got - exact) / exact).max() <= 2 * np.finfo(np.float64).eps
+    assert _exp_numba(0.0) == 1.0
+    assert [_exp_numba(x) for x in (-701.0, -math.inf)] == [0.0, 0.0]
+    assert math.isnan(_exp_numba(math.nan))
+
+
 @pytest.mark.parametrize(("d", "a", "value", "slope"), [
     (25.0, -1.0, math.exp(20), 0.0),   # clamp of the log-ratio
     (-25.0, 1.0, -math.exp(-20), 0.0),
@@ -246,6 +339,10 @@ GOOD = {
     "logprob": torch.zeros(2), "old_logprob": torch.zeros(2), "advantage": torch.zeros(3),
     "step_of_token": torch.zeros(2).long(), "rollout_of_token": torch.zeros(2).long(),
 }  # fmt: skip
+MORE = {
+    "ref_logprob": torch.zeros(2), "sequence_of_token": torch.zeros(2).long(), "weights": torch.zeros(2),
+    "entropy": torch.zeros(2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -275,6 +372,32 @@ GOOD = {
         ({"norm_length": 0.0}, ValueError, ("`norm_length`", "0.0")),
         ({"weights": torch.zeros(3)}, ValueError, ("`weights`", "(3,)", "(2,)")),
         ({"sequence_of_token": torch.zeros(3).long()}, ValueError, ("`sequence_of_token`", "(3,)", "(2,)")),
+        ({"rollout_of_token": torch.zeros(2).int()}, ValueError, ("`rollout_of_token`", "int32", "int64")),
+        ({"sequence_of_token": torch.zeros(2).int()}, ValueError, ("`sequence_of_token`", "int32", "int64")),
+        ({"step_of_token": torch.zeros(3).long()}, ValueError, ("`step_of_token`", "(3,)", "(2,)")),
+        ({"step_of_token": [0, 0]}, TypeError, ("`step_of_token`", "list", "torch.Tensor")),
+        ({"step_of_token": torch.ones(2).bool()}, ValueError, ("`step_of_token`", "bool", "int64")),
+        ({"step_of_token": torch.tensor([0, -2])}, ValueError, ("`step_of_token`", "-2", "-1")),
+        ({"entropy": torch.zeros(3)}, ValueError, ("`entropy`", "(3,)", "(2,)")),
+        ({"entropy_coef": math.inf}, ValueError, ("`entropy_coef`", "inf")),
+        ({"ref_logprob": torch.zeros(2, 1)}, ValueError, ("`ref_logprob`", "(2, 1)", "(2,)")),
+        *(
+            ({name: value.to("meta")}, ValueError, (f"`{name}`", "meta", "cpu"))
+            for name, value in [*GOOD.items(), *MORE.items()]
+            if name != "logprob"
+        ),
+        # One advantage for each row that `per` names, and no other shape.
+        *(
+            ({"advantage": torch.zeros(shape), "per": per}, ValueError, ("`advantage`", str(shape), wanted))
+            for per, wanted in (("step", "(S,)"), ("rollout", "(R,)"), ("token", "(2,)"))
+            for shape in ((1, 2), (2, 1), (1, 3), ())
+        ),
+        ({"advantage": torch.zeros(4), "rows": 3}, ValueError, ("`advantage`", "(4,)", "(3,)", "one for each step")),
+        ({"advantage": torch.zeros(2), "rows": 3}, ValueError, ("`advantage`", "(2,)", "(3,)")),
+        ({"advantage": torch.zeros(2), "rows": 1, "per": "rollout"}, ValueError, ("(2,)", "(1,)", "each rollout")),
+        ({"advantage": torch.zeros(2), "rows": 2, "per": "token"}, ValueError, ("`rows`", "per='token'")),
+        ({"rows": -1}, ValueError, ("`rows`", "-1")),
+        ({"rows": True}, ValueError, ("`rows`", "True")),
     ],
 )
 def test_errors_name_argument_value_and_wish(change, error, words, backend):
@@ -287,19 +410,3 @@ def test_errors_name_argument_value_and_wish(change, error, words, backend):
 def test_an_index_past_the_end_makes_the_loss_nan_on_cuda():
     arrays = {k: v.cuda() for k, v in GOOD.items()} | {"step_of_token": torch.tensor([0, 3], device="cuda")}
     assert policy_loss(**arrays)[0].isnan()
-
-
-def test_accesses_are_128_bits_wide_where_the_length_is_a_multiple_of_16():
-    """Read from the code compiled for a GPU that need not be here."""
-    triton = pytest.importorskip("triton", reason="Triton is not installed here")
-    case = next(aot())
-    types = iter(case.types.split())
-    names = case.kernel.arg_names
-    signature = {name: "constexpr" if name in case.constexprs else next(types) for name in names}
-    aligned = [i for i, name in enumerate(names) if signature[name].startswith("*") or name == "tokens"]
-    attrs = {(i,): [["tt.divisibility", 16]] for i in aligned}
-    source = triton.compiler.ASTSource(case.kernel, signature, case.constexprs, attrs)
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    ptx = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": False}).asm["ptx"]
-    for wide in ("ld.global.v2.b64", "ld.global.v4.b32", "st.global.v4.b32"):  # ids, log-probabilities, gradient
-        assert wide in ptx

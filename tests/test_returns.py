@@ -3,6 +3,8 @@
 The sizes around a block and every backend: ``tests/kernel_cases/returns.py``.
 """
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -59,6 +61,21 @@ def test_strides(device, backend, view):
     torch.testing.assert_close(got.cpu(), by_definition(reward, offsets, 0.9), rtol=1e-14, atol=1e-14)
 
 
+def test_unaligned_rows_and_int32_offsets(device, backend):
+    base = torch.randn(7, device=device)
+    offsets = torch.tensor([0, 2, 6], device=device)
+    want = discounted_returns(base[1:].clone(), offsets, 0.9)
+    assert torch.equal(discounted_returns(base[1:], offsets, 0.9), want)
+    assert torch.equal(discounted_returns(base[1:], offsets.int(), 0.9), want)
+
+
+def test_numbers_that_are_none_spread_backwards_in_their_rollout_alone(device, backend):
+    reward = torch.tensor([1.0, math.nan, 1.0, 1.0, math.inf, 1.0], device=device)
+    got = discounted_returns(reward, torch.tensor([0, 3, 4, 6], device=device), 0.5)
+    assert got.isnan().tolist() == [True, True, False, False, False, False]
+    assert got.tolist()[2:] == [1.0, 1.0, math.inf, 1.0]
+
+
 def test_gradients(device, backend):
     offsets = offsets_of([3, 0, 1, 5]).to(device)
     reward = torch.randn(9, dtype=torch.float64, device=device, requires_grad=True)
@@ -103,7 +120,12 @@ REWARD, OFFSETS = torch.ones(3), torch.tensor([0, 3])
         (([1.0], OFFSETS, 0.5), TypeError, "`reward`: got list"),
         ((REWARD.long(), OFFSETS, 0.5), ValueError, "`reward`: got int64"),
         ((REWARD[None], OFFSETS, 0.5), ValueError, r"`reward`: .*\(1, 3\)"),
-        ((REWARD, OFFSETS.int(), 0.5), ValueError, "`offsets`: got int32.*wanted int64"),
+        ((REWARD, OFFSETS.short(), 0.5), ValueError, "`offsets`: got int16.*wanted int64 or int32"),
+        ((REWARD, OFFSETS.to("meta"), 0.5), ValueError, "`offsets`: .*on meta; wanted .*on cpu"),
+        ((REWARD, OFFSETS, 0.5, torch.ones(1, device="meta")), ValueError, "`final`: .*on meta; wanted .*on cpu"),
+        ((REWARD, OFFSETS, math.nan), ValueError, "`gamma`: got nan"),
+        ((REWARD, OFFSETS, -0.5), ValueError, "`gamma`: got -0.5"),
+        ((REWARD, OFFSETS, True), TypeError, "`gamma`: got True"),
         ((REWARD, OFFSETS[:0], 0.5), ValueError, "`offsets`: got no element"),
         ((REWARD, torch.tensor([0, 2]), 0.5), ValueError, "`offsets`: they run from 0 to 2"),
         ((REWARD, torch.tensor([0, 3, 2, 3]), 0.5), ValueError, "`offsets`: they decrease"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rtmc.kernels.rollout_tree import rollout_tree_advantages
 from tests.kernel_cases import offsets_of
-from tests.kernel_cases.rollout_tree import random_tree
+from tests.kernel_cases.rollout_tree import check_limit, random_tree
 
 NAN = math.nan
 
@@ -215,6 +215,30 @@ def test_strides(device, backend):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(("longer", "launches"), [(0, 1), (1, 14)])
+def test_around_the_largest_group_of_one_launch(device, longer, launches):
+    """1,024 and 1,025 rows beside a small group. The interpreter needs long for that: its cases put the limit at 64."""
+    check_limit(device, ([900, 124 + longer], [5, 0, 9]), launches, limit=1024)
+
+
+def test_int32_keys_and_unaligned_rows(device, backend):
+    tree = {name: c.to(device) for name, c in random_tree(3, 6, 2, 6).items()}
+    tree["state"] = tree["state"] // 2**40
+    narrow = {name: c if c.is_floating_point() else c.int() for name, c in tree.items()}
+    shifted = {name: torch.cat([c[:1], c])[1:] for name, c in tree.items()}
+    for other in (narrow, shifted):
+        assert all(torch.equal(a, b) for a, b in zip(run(tree), run(other), strict=True))
+
+
+def test_returns_that_are_no_numbers_stay_in_their_cells(device, backend):
+    """An infinite reward makes its own cells infinite; a cell of the group that it does not enter keeps no sum."""
+    rollouts = [(0, 1.0, [("s", "a", math.inf), ("t", "b")]), (1, 1.0, [("s", "a"), ("t", "b")])]
+    got = run(tree_of(rollouts, device))
+    assert got.returns.tolist() == [math.inf, 1.0, 1.0, 1.0]
+    assert got.q.tolist()[0] == math.inf
+    assert torch.equal(got.q[2:].cpu(), torch.ones(2, dtype=torch.float64))  # another group
+
+
 def test_opcheck(device):
     tree = {name: c.to(device) for name, c in random_tree(3, 4, 2, 4).items()}
     torch.library.opcheck(torch.ops.rtmc.rollout_tree_advantages, (*tree.values(), 0.9, 2.0, "success_rate", False))
@@ -228,7 +252,10 @@ def test_opcheck(device):
         ({"offsets": torch.tensor([0, 3, 5, 7, 9])}, ValueError, "`offsets`: they run from 0 to 9"),
         ({"rollout_group": torch.zeros(4)}, ValueError, "`rollout_group`: got float32"),
         ({"state": torch.zeros(9).long()}, ValueError, r"`state`: .*\(9,\).*\(10,\)"),
-        ({"action": torch.zeros(10).int()}, ValueError, "`action`: got int32"),
+        ({"action": torch.zeros(10).short()}, ValueError, "`action`: got int16.*wanted int64 or int32"),
+        ({"state": torch.zeros(10, device="meta").long()}, ValueError, "`state`: .*on meta; wanted .*on cpu"),
+        ({"offsets": torch.tensor([0, 3, 5, 4, 10])}, ValueError, "`offsets`: they decrease"),
+        ({"prior_visits": math.nan}, ValueError, "`prior_visits`: got nan"),
         ({"gamma": -0.1}, ValueError, "`gamma`: got -0.1"),
         ({"prior_visits": -1}, ValueError, "`prior_visits`: got -1"),
         ({"prior_visits": math.inf}, ValueError, "`prior_visits`: got inf"),

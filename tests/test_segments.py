@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtmc.kernels import segments
+from rtmc.kernels import segment_loop, tree_loop
 from rtmc.kernels.segments import segment_stats
 
 SIZES = st.floats(-1e30, 1e30, allow_subnormal=True)
@@ -107,7 +107,8 @@ def test_the_grid_is_the_formula_of_the_file():
     """Both constants from exact powers of two: 2^k >= (n + 2) bound, at most 4 times more."""
     for n in (1, 2, 3, 1000, 2**40):
         for bound in (1.0, 0.75, 1e-300, 3e200, 2.0**-1074):
-            c1, c2 = segments._grid_constants_numba(bound, n)
+            c1, c2 = segment_loop._grid_constants_numba(bound, n)
+            assert tree_loop._grid(bound, n) == (c1, c2)
             top = Fraction(c1) / Fraction(3, 2)
             assert top >= (n + 2) * Fraction(bound)
             # Below the smallest normal number every sum is exact anyway.
@@ -122,6 +123,36 @@ def test_strides(device, backend):
     for x, i in ((base[::2, 1], ids[::2, 0]), (base.t()[2], ids.t()[1]), (base[:1, 0].expand(30), ids[:, 1])):
         got, want = segment_stats(x, i, 3), segment_stats(x.contiguous(), i.contiguous(), 3)
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_unaligned_rows_and_int32_ids(device, backend):
+    base, ids = torch.randn(41, device=device), torch.randint(-1, 3, (41,), device=device)
+    want = segment_stats(base[1:].clone(), ids[1:].clone(), 3)
+    for some in (ids[1:], ids.int()[1:]):
+        assert all(torch.equal(a, b) for a, b in zip(segment_stats(base[1:], some, 3), want, strict=True))
+
+
+def test_a_million_rows_twice(device):
+    g = torch.Generator().manual_seed(0)
+    values, ids = torch.randn(10**6, generator=g).to(device), torch.randint(0, 100, (10**6,), generator=g).to(device)
+    one, two = (segment_stats(values, ids, 100) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_float32_values_that_cancel(device, backend):
+    """Sum 1,000 of terms of size 1e8: exact inside, so one rounding of the mean to float32 is all that is lost."""
+    values = torch.tensor([1e8, 1.0, -1e8, 1.0] * 500, device=device)
+    got = segment_stats(values, torch.zeros(2000, dtype=torch.int64, device=device), 1)
+    wide = segment_stats(values.double(), torch.zeros(2000, dtype=torch.int64, device=device), 1)
+    assert wide.sum.item() == 1000.0
+    assert abs(got.mean.item() - wide.mean.item()) <= 2.0**-24 * 0.5
+
+
+def test_a_zero_is_positive_whichever_came_first(device, backend):
+    for values in ([0.0, -0.0], [-0.0, 0.0], [-0.0]):
+        ids = torch.zeros(len(values), dtype=torch.int64, device=device)
+        got = segment_stats(torch.tensor(values, device=device), ids, 1)
+        assert [math.copysign(1.0, getattr(got, field).item()) for field in ("sum", "min", "max")] == [1.0, 1.0, 1.0]
 
 
 def test_opcheck(device):
@@ -140,6 +171,10 @@ X, IDS = torch.ones(3), torch.tensor([0, 1, -1])
         ((X.long(), IDS, 2), ValueError, "`values`: got int64"),
         ((X, IDS[:2], 2), ValueError, r"`ids`: .*\(2,\).*\(3,\)"),
         ((X, IDS.float(), 2), ValueError, "`ids`: got float32"),
+        ((X, IDS.to("meta"), 2), ValueError, "`ids`: .*on meta; wanted .*on cpu"),
+        ((X, IDS, 2, torch.ones(3, device="meta")), ValueError, "`weights`: .*on meta; wanted .*on cpu"),
+        ((X, torch.tensor([0, 1, 2]), 2), ValueError, "`ids`: got values from 0 to 2; wanted -1 to 1"),
+        ((X, torch.tensor([0, -2, 1]), 2, X), ValueError, "`ids`: got values from -2 to 1; wanted -1 to 1"),
         ((X, IDS, 1), ValueError, "`ids`: got values from -1 to 1; wanted -1 to 0"),
         ((X, IDS - 1, 2), ValueError, "`ids`: got values from -2 to 0"),
         ((X, IDS, -1), ValueError, "`count`: got -1"),

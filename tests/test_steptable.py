@@ -1,5 +1,6 @@
 """StepTable: building, checks, order, trees, files."""
 
+import dataclasses
 import math
 import random
 
@@ -214,6 +215,24 @@ def test_time_order_of_shuffled_rows(lengths, seed):
         begin, end = ordered.offsets()[r : r + 2].tolist()
         name = table.rollout_names[r]
         assert ordered.reward[begin:end].tolist() == [10 * name + t for t in range(lengths[name])]
+
+
+@pytest.mark.parametrize("indices", [(0, 1, 2), (2, 0, 1)])
+def test_columns_in_time_order_are_those_that_were_checked(indices):
+    """They are brought into order when they are read; a write to the table in between does not show."""
+    table = StepTable.from_rows([row(index=i, reward=float(i), tokens=i) for i in indices])
+    ordered, _ = table.time_order()
+    table.reward.add_(7)
+    table.tokens.add_(7)
+    assert ordered.reward.tolist() == [0.0, 1.0, 2.0]
+    assert ordered.tokens.tolist() == [0, 1, 2]
+    changed = dataclasses.replace(ordered, tokens=ordered.tokens * 2)
+    assert changed.tokens.tolist() == [0, 2, 4]
+    assert changed.reward.tolist() == [0.0, 1.0, 2.0]
+    assert changed.offsets().tolist() == [0, 3]
+    assert table.time_order()[0].reward.tolist() == [7.0, 8.0, 9.0]
+    with pytest.raises(AttributeError, match="no attribute 'rewards'"):
+        _ = ordered.rewards
 
 
 def test_default_next_state_is_the_following_state_whatever_the_row_order():

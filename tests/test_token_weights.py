@@ -57,6 +57,55 @@ def test_a_rollouts_length_is_its_policy_tokens():
     assert weights[mask[0] > 0].tolist() == pytest.approx([1 / 9] * 9)
 
 
+def test_rows_of_two_rollouts_may_stand_in_any_order():
+    """A B A B A B and A A A B B B: rollouts are told apart by their ids, never by where they stand."""
+    rollout = torch.tensor([0, 0, 1, 0, 1, 1, 1])
+    order = torch.tensor([0, 2, 1, 4, 3, 5, 6])
+    for mode in AGGREGATES:
+        sorted_, mixed = (aggregate_weights(r, r, mode, dtype=torch.float64) for r in (rollout, rollout[order]))
+        assert torch.equal(sorted_[order], mixed), mode
+    values = torch.tensor([1.0, 2.0, 10.0, 6.0, 20.0, 30.0, 0.0])
+    assert segment_mean(values, rollout).tolist() == [3.0, 3.0, 15.0, 3.0, 15.0, 15.0, 15.0]
+    assert segment_mean(values[order], rollout[order]).tolist() == [3.0, 15.0, 3.0, 15.0, 3.0, 15.0, 15.0]
+
+
+def test_failed_turns_do_not_add_up():
+    """Three turns with advantage 1 in one rollout, one turn in the other, equally long turns: as means over rollouts
+    both weigh the same; as sums the longer one weighs three times as much, which has to be asked for."""
+    step = torch.arange(4).repeat_interleave(2)
+    rollout = torch.tensor([0] * 6 + [1] * 2)
+    for mode, share in (("rollout-mean", [0.5, 0.5]), ("seq-mean-token-sum", [3.0, 1.0])):
+        weights = aggregate_weights(step, rollout, mode)
+        assert weight_of_each(rollout, weights).tolist() == pytest.approx(share)
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_exactly_the_unmasked_tokens_are_trained(aggregate, device, backend):
+    """P P P R R: the two targets R, the first included. A response [5, 6, EOS] padded with EOS to five: the mask comes
+    from its length, and the first EOS is trained. A cut row, masked throughout, weighs nothing and is not counted."""
+    step = torch.tensor([-1, -1, -1, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1], device=device)
+    sequence = torch.arange(3, device=device).repeat_interleave(5)
+    zero = torch.zeros(15, device=device, requires_grad=True)
+    loss, stats = policy_loss(
+        zero, zero.detach(), torch.ones(3, device=device), step, sequence, aggregate=aggregate, norm_length=5
+    )
+    loss.backward()
+    assert (zero.grad != 0).nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
+    assert stats.tokens.item() == 5
+    expected = {"token-mean": 1.0, "token-sum": 5.0, "seq-mean-token-sum": 2.5, "seq-mean-token-sum-norm": 0.5}
+    assert -loss.item() == pytest.approx(expected.get(aggregate, 1.0))
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(2).int(), torch.zeros(3).long(), torch.zeros(2).long().to("meta"), [0, 0]])
+def test_ids_of_another_kind_are_refused(bad):
+    good = torch.zeros(2).long()
+    for name in ("rollout_of_token", "sequence_of_token"):
+        with pytest.raises((TypeError, ValueError), match=rf"`{name}`: got .*; wanted "):
+            aggregate_weights(**{"step_of_token": good, "rollout_of_token": good, name: bad})
+    with pytest.raises((TypeError, ValueError), match=r"`key`: got .*; wanted "):
+        segment_mean(torch.zeros(2), bad)
+
+
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 @pytest.mark.parametrize("ratio", ["token", "turn", "sequence"])
 @pytest.mark.parametrize("tokens", [0, 4])

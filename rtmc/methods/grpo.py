@@ -33,14 +33,14 @@ from torch import Tensor
 
 from rtmc.errors import EstimatorError
 from rtmc.kernels.returns import discounted_returns
-from rtmc.kernels.segments import segment_stats
 from rtmc.methods.options import choice, number, whole
 from rtmc.methods.registry import register_estimator
+from rtmc.methods.relative import centre, known_groups, z_score
 from rtmc.table import StepTable
 from rtmc.types import Estimate
 
 
-class _Rules(NamedTuple):
+class Rules(NamedTuple):
     """What an engine does: degrees of freedom, eps, raw score for one outcome, std below which all is 0."""
 
     ddof: int
@@ -50,64 +50,33 @@ class _Rules(NamedTuple):
     centred: bool = False
 
 
-_ENGINES = {
-    "verl": _Rules(1, 1e-6, raw_single=True),
-    "verl_agent": _Rules(1, 1e-6, raw_single=True),
-    "skyrl": _Rules(1, 1e-6, raw_single=True),
-    "rllm": _Rules(0, 1e-6, raw_single=True),
-    "trl": _Rules(1, 1e-4),
-    "roll": _Rules(1, 1e-6, least_std=1e-6),
-    "openrlhf": _Rules(1, 1e-9),
-    "prime_rl": _Rules(1, 0.0, centred=True),
-    "tinker": _Rules(1, 0.0, centred=True),
+ENGINES = {
+    "verl": Rules(1, 1e-6, raw_single=True),
+    "verl_agent": Rules(1, 1e-6, raw_single=True),
+    "skyrl": Rules(1, 1e-6, raw_single=True),
+    "rllm": Rules(0, 1e-6, raw_single=True),
+    "trl": Rules(1, 1e-4),
+    "roll": Rules(1, 1e-6, least_std=1e-6),
+    "openrlhf": Rules(1, 1e-9),
+    "prime_rl": Rules(1, 0.0, centred=True),
+    "tinker": Rules(1, 0.0, centred=True),
 }
 _SPREAD = {"ddof": whole(1, 0, 1), "eps": number(1e-6, 0.0)}
 
 
-def _rules(ddof: int, eps: float, parity: str | None) -> _Rules:
+def _rules(ddof: int, eps: float, parity: str | None) -> Rules:
     if parity is None:
-        return _Rules(ddof, eps)
-    rules = _ENGINES[parity]
+        return Rules(ddof, eps)
+    rules = ENGINES[parity]
     if (ddof, eps) != (_SPREAD["ddof"].default, _SPREAD["eps"].default):
         raise EstimatorError(f"parity={parity!r} fixes `ddof` and `eps`; leave them out, or leave `parity` out")
     return rules
 
 
-class _Centred(NamedTuple):
-    """Values relative to their segment, each (N,); all 0 where nothing was compared."""
-
-    difference: Tensor
-    std: Tensor
-    members: Tensor
-
-
-def _centre(values: Tensor, ids: Tensor, count: int, ddof: int) -> _Centred:
-    """values - mean and the std of each value's segment; id -1 = absent, gets 0 and shifts nothing."""
-    absent = ids < 0
-    stats = segment_stats(torch.where(absent, 0.0, values), ids, count)
-    at = ids.clamp(min=0)
-    members = stats.count.to(values.dtype)[at]
-    # Equal values differ from their mean by rounding; min and max are exact.
-    nothing = absent | (stats.min == stats.max)[at]
-    difference = torch.where(nothing, 0.0, values - stats.mean[at])
-    variance = stats.var[at] * members / (members - ddof)
-    return _Centred(difference, torch.where(nothing, 0.0, variance).sqrt(), torch.where(absent, 0, members))
-
-
-def _z(centred: _Centred, eps: float) -> Tensor:
-    """difference / (std + eps), 0 where the difference is 0 (also with eps = 0)."""
-    return torch.where(centred.difference == 0, 0.0, centred.difference / (centred.std + eps))
-
-
-def _known_groups(table: StepTable) -> Tensor:
-    """(R,) group of each rollout, -1 where the outcome is unknown."""
-    return torch.where(table.known, table.group, -1)
-
-
-def _grpo_of_rollouts(table: StepTable, rules: _Rules) -> Tensor:
+def grpo_of_rollouts(table: StepTable, rules: Rules) -> Tensor:
     """(R,) GRPO advantage of each rollout."""
-    centred = _centre(table.outcome, _known_groups(table), table.n_groups, rules.ddof)
-    advantage = centred.difference if rules.centred else _z(centred, rules.eps)
+    centred = centre(table.outcome, known_groups(table), table.n_groups, rules.ddof)
+    advantage = centred.difference if rules.centred else z_score(centred, rules.eps)
     if rules.least_std:
         advantage = torch.where(centred.std > rules.least_std, advantage, 0.0)
     if rules.raw_single:
@@ -115,14 +84,14 @@ def _grpo_of_rollouts(table: StepTable, rules: _Rules) -> Tensor:
     return advantage
 
 
-def _per_step(table: StepTable, advantage_R: Tensor) -> Estimate:
+def per_step(table: StepTable, advantage_R: Tensor) -> Estimate:
     advantage = advantage_R[table.rollout]
     return Estimate(advantage, parts={"episode": advantage})
 
 
 @register_estimator(
     "grpo",
-    options={**_SPREAD, "parity": choice(None, tuple(_ENGINES))},
+    options={**_SPREAD, "parity": choice(None, tuple(ENGINES))},
     source="DeepSeekMath, arXiv 2402.03300; verl's defaults",
 )
 def grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
@@ -131,7 +100,7 @@ def grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimat
     ddof     1 = sample, 0 = population standard deviation
     parity   an engine's numbers, see the head of this file; `ddof` and `eps` are then the engine's
     """
-    return _per_step(table, _grpo_of_rollouts(table, _rules(ddof, eps, parity)))
+    return per_step(table, grpo_of_rollouts(table, _rules(ddof, eps, parity)))
 
 
 @register_estimator(
@@ -145,7 +114,7 @@ def dr_grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Esti
     `ddof` and `eps` are taken, as by `grpo`, and have no effect: there is no standard deviation here.
     """
     rules = _rules(ddof, eps, parity)
-    return _per_step(table, _grpo_of_rollouts(table, rules._replace(eps=0.0, centred=True)))
+    return per_step(table, grpo_of_rollouts(table, rules._replace(eps=0.0, centred=True)))
 
 
 @register_estimator(
@@ -160,12 +129,12 @@ def rloo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimat
     parity="verl" gives the raw score there, as verl's loop does. `ddof` and `eps` have no effect.
     """
     rules = _rules(ddof, eps, parity)
-    centred = _centre(table.outcome, _known_groups(table), table.n_groups, ddof=0)
+    centred = centre(table.outcome, known_groups(table), table.n_groups, ddof=0)
     others = (centred.members - 1).clamp(min=1)
     advantage = centred.difference * centred.members / others
     if rules.raw_single:
         advantage = torch.where(centred.members == 1, table.outcome, advantage)
-    return _per_step(table, advantage)
+    return per_step(table, advantage)
 
 
 @register_estimator(
@@ -193,9 +162,9 @@ def grpo_step(table: StepTable, gamma: float, mode: str, weight: float, ddof: in
     """
     known = table.known
     returns = discounted_returns(table.reward, table.offsets(), gamma, final=torch.where(known, table.outcome, 0.0))
-    ids = _known_groups(table)[table.rollout]
-    step = _z(_centre(returns, ids, table.n_groups, ddof), eps)
+    ids = known_groups(table)[table.rollout]
+    step = z_score(centre(returns, ids, table.n_groups, ddof), eps)
     if mode == "steps":
         return Estimate(step, returns=returns, parts={"step": step})
-    episode = _grpo_of_rollouts(table, _Rules(ddof, eps))[table.rollout]
+    episode = grpo_of_rollouts(table, Rules(ddof, eps))[table.rollout]
     return Estimate(episode + weight * step, returns=returns, parts={"episode": episode, "step": step})

@@ -30,8 +30,9 @@ def check_table(table: StepTable) -> None:
         _check_chains(table)
     else:
         _check_tree(table, table.parent)
+    group = table.group.index_select(0, table.rollout)
     for kind, columns in (("state", (table.state, table.next_state)), ("action", (table.action,))):
-        _check_ids_by_group(table, kind, columns)
+        _check_ids_by_group(table, kind, columns, group)
 
 
 def _first(bad: Tensor) -> int | None:
@@ -43,6 +44,16 @@ def _reject(bad: Tensor, column: str, values: Tensor, rule: str, row_word: str =
     row = _first(bad)
     if row is not None:
         raise TableError(f"{row_word} {row}, column `{column}`: got {values[row].item()}; {rule}")
+
+
+def _reject_outside(low: int, high: int | None, column: str, values: Tensor, rule: str, row_word: str = "row") -> None:
+    """Reject values below ``low`` or above ``high``. One pass for the ends; rows are looked at only where one fails."""
+    if values.numel() == 0:
+        return
+    least, most = torch.stack(values.aminmax()).tolist()
+    if least < low or (high is not None and most > high):
+        bad = values < low
+        _reject(bad if high is None else bad | (values > high), column, values, rule, row_word)
 
 
 def _check_forms(table: StepTable) -> None:
@@ -89,8 +100,9 @@ def _check_forms(table: StepTable) -> None:
 
 def _check_rollouts(table: StepTable) -> None:
     groups = table.n_groups
-    _reject(
-        (table.group < 0) | (table.group >= groups),
+    _reject_outside(
+        0,
+        groups - 1,
         "group",
         table.group,
         f"a group id must be in 0..{groups - 1}",
@@ -104,8 +116,9 @@ def _check_rollouts(table: StepTable) -> None:
         "rollout",
     )
     codes = ", ".join(f"{ending.value} ({ending.name.lower()})" for ending in Ending)
-    _reject(
-        (table.ending < 0) | (table.ending > max(Ending)),
+    _reject_outside(
+        0,
+        max(Ending),
         "ending",
         table.ending,
         f"it must be one of {codes}",
@@ -115,39 +128,38 @@ def _check_rollouts(table: StepTable) -> None:
 
 def _check_steps(table: StepTable) -> None:
     rollouts = table.n_rollouts
-    _reject(
-        (table.rollout < 0) | (table.rollout >= rollouts),
+    _reject_outside(
+        0,
+        rollouts - 1,
         "rollout",
         table.rollout,
         f"it must name a row of the rollout table, 0..{rollouts - 1} (the table has {rollouts} rollouts)",
     )
-    _reject(table.index < 0, "index", table.index, "steps are numbered 0, 1, 2, ... within their rollout")
+    _reject_outside(0, None, "index", table.index, "steps are numbered 0, 1, 2, ... within their rollout")
     for name in ("state", "action"):
-        _reject(
-            getattr(table, name) < 0,
-            name,
-            getattr(table, name),
-            "an id must be 0 or more; drop steps without one",
-        )
-    _reject(
-        table.next_state < -1,
+        _reject_outside(0, None, name, getattr(table, name), "an id must be 0 or more; drop steps without one")
+    _reject_outside(
+        -1,
+        None,
         "next_state",
         table.next_state,
         "it must be a state id, or -1 where it is not known",
     )
-    _reject(~torch.isfinite(table.reward), "reward", table.reward, "a step reward must be finite; use 0 for none")
-    _reject(table.tokens < 0, "tokens", table.tokens, "a count of policy tokens must be 0 or more")
+    # NaN is the least and the most of a column that has one.
+    if table.reward.numel() and not bool(torch.stack(table.reward.aminmax()).isfinite().all()):
+        _reject(~torch.isfinite(table.reward), "reward", table.reward, "a step reward must be finite; use 0 for none")
+    _reject_outside(0, None, "tokens", table.tokens, "a count of policy tokens must be 0 or more")
 
 
 def _check_names(table: StepTable) -> None:
     for kind, columns in (("state", ("state", "next_state")), ("action", ("action",))):
         names = getattr(table, f"{kind}_names")
         for column in columns if names is not None else ():
-            values = getattr(table, column)
-            _reject(
-                values >= len(names),
+            _reject_outside(
+                -1,
+                len(names) - 1,
                 column,
-                values,
+                getattr(table, column),
                 f"`{kind}_names` has {len(names)} entries; add the missing names",
             )
     if table.rollout_names is not None and len(table.rollout_names) != table.n_rollouts:
@@ -163,17 +175,21 @@ def _rollout_text(table: StepTable, row: int) -> str:
 
 def _check_chains(table: StepTable) -> None:
     offsets = table.offsets()
-    counts = offsets.diff()[table.rollout]
+    counts = offsets.diff().index_select(0, table.rollout)
     row = _first(table.index >= counts)
     if row is not None:
         raise TableError(
             f"row {row}, column `index`: got {int(table.index[row])}; {_rollout_text(table, row)} has "
             f"{int(counts[row])} steps, so its indices must be 0..{int(counts[row]) - 1} without gaps: number them anew"
         )
-    _check_unique(table, offsets[table.rollout] + table.index)
+    _check_unique(table, offsets.index_select(0, table.rollout) + table.index)
 
 
 def _check_unique(table: StepTable, place: Tensor) -> None:
+    # As many places as rows: none is left over where no two rows share one.
+    taken = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+    if bool(taken.scatter_(0, place, True).all()):
+        return
     row = _first(torch.bincount(place, minlength=len(table))[place] > 1)
     if row is not None:
         raise TableError(
@@ -222,29 +238,26 @@ def _check_tree(table: StepTable, parent: Tensor) -> None:
     _check_unique(table, offsets[table.rollout] + offset)
 
 
-def _check_ids_by_group(table: StepTable, kind: str, columns: tuple[Tensor, ...]) -> None:
-    """No id may be seen in two groups: pooled statistics would mix tasks."""
-    ids = torch.cat(columns)
-    group = table.group[table.rollout].repeat(len(columns))
-    if ids.numel() == 0:
+def _check_ids_by_group(table: StepTable, kind: str, columns: tuple[Tensor, ...], group: Tensor) -> None:
+    """No id may be seen in two groups: pooled statistics would mix tasks. ``group``: (S,) group of each row."""
+    if len(table) == 0:
         return
-    largest = int(ids.max())
-    if largest >= 4 * ids.numel() + 1024:  # sparse ids, such as hashes, would need a table of their own size
-        values, ids = torch.unique(ids, return_inverse=True)
-        unknown = ids == int((values < 0).sum()) - 1
-        largest = values.numel() - 1
-    else:
-        unknown = ids < 0
-    ids, group = ids[~unknown], group[~unknown]
-    seen = torch.full((largest + 1,), -1, dtype=torch.int64, device=ids.device)
-    seen[ids] = group
-    mixed = seen[ids] != group
-    if bool(mixed.any()):
-        place = int((~unknown).nonzero()[int(mixed.to(torch.int8).argmax())])
-        column, row = divmod(place, len(table))
-        name = kind if column == 0 else f"next_{kind}"
-        raise TableError(
-            f"row {row}, column `{name}`: got {int(columns[column][row])}, an id that another group uses too; ids of "
-            "different groups must differ: build with StepTable.from_rows, or number (group, key) pairs with "
-            "rtmc.kernels.ids.dense_ids"
-        )
+    ids = columns
+    largest = max(int(column.max()) for column in columns)
+    if largest >= 4 * len(columns) * len(table) + 1024:
+        # Sparse ids, such as hashes, would need a table of their own size.
+        values, inverse = torch.unique(torch.cat(columns), return_inverse=True)
+        ids = (inverse - int((values < 0).sum())).split(len(table))
+        largest = values.numel()
+    seen = torch.full((largest + 2,), -1, dtype=torch.int64, device=group.device)  # place 0 is that of id -1
+    for column in ids:
+        seen.scatter_(0, column + 1, group)
+    for place, column in enumerate(ids):
+        row = _first((seen.index_select(0, column + 1) != group) & (column >= 0))
+        if row is not None:
+            name = kind if place == 0 else f"next_{kind}"
+            raise TableError(
+                f"row {row}, column `{name}`: got {int(columns[place][row])}, an id that another group uses too; "
+                "ids of different groups must differ: build with StepTable.from_rows, or number (group, key) pairs "
+                "with rtmc.kernels.ids.dense_ids"
+            )

@@ -243,19 +243,17 @@ class StepTable:
             from rtmc.table.paths import leaf_paths
 
             row, rollout = leaf_paths(self)
+            counts = torch.bincount(rollout, minlength=self.n_rollouts)
+            offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         else:
             # Indices run 0, 1, ... without gaps, so the place of a row is known and nothing is sorted.
-            row = torch.empty_like(self.rollout)
-            row[self.offsets()[self.rollout] + self.index] = torch.arange(len(self), device=self.device)
-            rollout = self.rollout[row]
-
-        def pick(column: Tensor) -> Tensor:
-            return column[row].double() if column.is_floating_point() else column[row]
-
-        steps: dict[str, Any] = {name: pick(getattr(self, name)) for name in STEP_COLUMNS}
-        steps["rollout"] = rollout
-        scores = {name: pick(score) for name, score in self.scores.items()}
-        return replace(self, **steps, outcome=self.outcome.double(), parent=None, scores=scores), row
+            offsets = self.offsets()
+            place = offsets.index_select(0, self.rollout) + self.index
+            row = torch.arange(len(self), device=self.device)
+            if not torch.equal(place, row):
+                row = torch.empty_like(place).scatter_(0, place, row)
+            rollout = self.rollout.index_select(0, row)
+        return _TimeOrdered.of(self, row, rollout, offsets), row
 
     def summary(self) -> dict[str, int]:
         """Counts a user wants beside the numbers: steps, rollouts, groups, and the members that are special.
@@ -313,3 +311,51 @@ class StepTable:
         if not 0 <= number < len(names):
             raise TableError(f"no {kind} has id {number}: ids run from 0 to {len(names) - 1}")
         return names[number]
+
+
+class _TimeOrdered(StepTable):
+    """What `StepTable.time_order` gives: a column of steps is brought into order when it is first read, because most
+    methods read two or three of them.
+
+    It is taken from the copies that were checked, so that a write to the caller's table in between does not show.
+    Rows that are in time order already stay where they are. Made by `of`; the constructor is `StepTable`'s, so that
+    `dataclasses.replace` gives a table with every column.
+    """
+
+    _known_offsets: Tensor | None = None
+    _row: Tensor
+    _moved: bool
+    _columns: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, table: StepTable, row: Tensor, rollout: Tensor, offsets: Tensor) -> StepTable:
+        """The rows `row` of a table that passed its checks; `rollout` and `offsets` are those of the result."""
+        if table._checked is None:
+            raise RuntimeError("only a table that was checked is put in order: call `time_order`")
+        ordered = cls.__new__(cls)
+        ordered._row, ordered._known_offsets = row, offsets
+        ordered._moved = len(row) != len(table) or not torch.equal(row, torch.arange(len(row), device=row.device))
+        ordered._columns = {name: table._checked[0]["column", name] for name in STEP_COLUMNS}
+        ordered.rollout = rollout
+        ordered.group, ordered.ending, ordered.outcome = table.group, table.ending, table.outcome.double()
+        ordered.parent = None
+        ordered.scores = {name: ordered._pick(table._checked[0]["score", name]) for name in table.scores}
+        for kind in NAMED:
+            setattr(ordered, f"{kind}_names", getattr(table, f"{kind}_names"))
+        ordered.__post_init__()
+        return ordered
+
+    def _pick(self, column: Tensor) -> Tensor:
+        picked = column.index_select(0, self._row) if self._moved else column
+        return picked.double() if picked.is_floating_point() else picked
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in STEP_COLUMNS:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        column = self._pick(self._columns[name])
+        setattr(self, name, column)
+        return column
+
+    def offsets(self) -> Tensor:
+        # A table that `replace` made may have other rows.
+        return super().offsets() if self._known_offsets is None else self._known_offsets.clone()

@@ -5,9 +5,14 @@ computed elsewhere in float64; sizes up to about 2,000. The bodies run on the CP
 (``tests/test_kernel_cases.py``) and in Triton's interpreter (``tests/interpreter.py``).
 
 ``aot()``: ``AotCase`` entries, what to compile ahead of time (``tests/aot.py``). Every function named ``*_kernel``
-in ``kernels/`` needs one; ``tests/test_aot.py`` fails without.
+in ``kernels/`` needs one, and a case that launches it in the interpreter; ``tests/test_aot.py`` and
+``tests/test_interpreter.py`` fail without.
+
+``samples()``: (name of the op, its arguments) pairs for ``tests/test_ops.py``, beside the calls that it records while
+the cases run; for what no case shows, such as an argument that requires a gradient.
 """
 
+import ast
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +30,7 @@ class AotCase(NamedTuple):
     constexprs: dict[str, Any]
     num_warps: int = 4
     may_spill: str = ""  # a reason, where spills are expected
+    wide: int = 0  # at least so many loads, and one store, must move 128 bits at a time on every target
 
 
 def modules() -> list[ModuleType]:
@@ -43,6 +49,22 @@ def all_cases() -> list[tuple[str, Callable[[str], None]]]:
 
 def all_aot() -> list[AotCase]:
     return [case for module in modules() if hasattr(module, "aot") for case in module.aot()]
+
+
+def kernel_names() -> set[str]:
+    """Every Triton kernel of ours: the jitted functions named ``*_kernel`` at the top of a file in ``kernels/``."""
+    return {
+        node.name
+        for path in (Path(__file__).resolve().parents[2] / "kernels").glob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and node.name.endswith("_kernel")
+        and any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def all_samples() -> list[tuple[str, tuple[Any, ...]]]:
+    return [sample for module in modules() if hasattr(module, "samples") for sample in module.samples()]
 
 
 def close(got: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float = 0.0) -> None:

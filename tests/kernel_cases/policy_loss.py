@@ -36,7 +36,13 @@ def aggregate_of(loss, mask, mode):
     return (sums / lengths.clamp(min=1)).sum() / rows
 
 
-def truth(new, old, adv, mask, turns, ref, *, ratio, low, high, dual, kl, kl_mode, aggregate):
+def reweighted(adv, entropy, mask, coefficient):
+    """AEPO's advantages: times 1 + c z(entropy), z over the unmasked tokens with the sample deviation."""
+    chosen = entropy[mask > 0]
+    return adv * (1 + coefficient * (entropy - chosen.mean()) / chosen.std())
+
+
+def truth(new, old, adv, mask, turns, ref, *, ratio, low, high, dual, kl, kl_mode, aggregate, high_passes=False):
     """The loss of a padded batch by torch's own autograd, every array (B, L) float64."""
     d = new - old
     if ratio == "token":
@@ -51,7 +57,8 @@ def truth(new, old, adv, mask, turns, ref, *, ratio, low, high, dual, kl, kl_mod
                     level[b, chosen] = d[b, chosen].detach().mean()
         log_ratio = (level + new - new.detach()).clamp(max=10)
     r = log_ratio.exp()
-    loss = torch.maximum(-adv * r, -adv * r.clamp(1 - low, 1 + high))
+    upper = (1 + high) * r / r.detach() if high_passes else torch.full_like(r, 1 + high)
+    loss = torch.maximum(-adv * r, -adv * torch.minimum(r.clamp(min=1 - low), upper))
     if dual is not None:
         loss = torch.where(adv < 0, torch.minimum(loss, -adv * dual), loss)
     if kl:
@@ -82,6 +89,8 @@ SETTINGS = [
     {"ratio": "sequence", "clip": (0.02, 0.05), "kl": 0.3, "kl_mode": "k1"},
     *({"kl": 0.7, "kl_mode": mode} for mode in ("k2", "k3", "abs")),
     *({"aggregate": mode} for mode in AGGREGATES),
+    {"entropy_coef": 0.7, "clip": (0.1, 0.1), "clip_high_passes": True},
+    {"entropy_coef": 0.2, "ratio": "turn", "clip_high_passes": True, "dual_clip": 1.3, "aggregate": "rollout-mean"},
 ]
 
 
@@ -92,18 +101,24 @@ def compare_with_truth(device, setting, dtype, rows=7, width=13, seed=3):
     wide = [x.double().clone() for x in (new, old, ref)]
     wide[0].requires_grad_()
     adv = per_step.double()[step.clamp(min=0)].reshape(new.shape)
+    entropy = None
+    if "entropy_coef" in setting:
+        entropy = torch.rand(new.shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        adv = reweighted(adv, entropy.double(), mask, setting["entropy_coef"])
+        entropy = torch.where(step < 0, torch.nan, entropy.reshape(-1)).to(device)
     low, high = setting.get("clip", (0.2, 0.2))
     words = {"ratio": "token", "kl": 0.0, "kl_mode": "k3", "aggregate": "token-mean"}
     words |= {k: v for k, v in setting.items() if k in words}
     arrays = (*wide[:2], adv, mask, turns, wide[2])
-    expected = truth(*arrays, low=low, high=high, dual=setting.get("dual_clip"), **words)
+    passes = setting.get("clip_high_passes", False)
+    expected = truth(*arrays, low=low, high=high, dual=setting.get("dual_clip"), high_passes=passes, **words)
     expected.backward()
 
     logprob = new.reshape(-1).to(device).requires_grad_()
     rest = [x.to(device) for x in (old.reshape(-1), per_step, step, rollout, ref.reshape(-1))]
-    loss, stats = policy_loss(logprob, *rest, **setting)
+    loss, stats = policy_loss(logprob, *rest, **setting, entropy=entropy)
     (loss * 2).backward()
-    weights = aggregate_weights(step, rollout, words["aggregate"], dtype=torch.float64)
+    weights = aggregate_weights(rest[2], rest[3], words["aggregate"], dtype=torch.float64).cpu()
     scale = (weights * (adv.abs().reshape(-1) * 2 + 1)).sum()
     assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert abs(loss.item() - expected.item()) <= TOLERANCE[dtype] * scale
@@ -183,15 +198,22 @@ def cases():
 
 
 def aot():
-    flags = {"PER": 0, "HAS_REF": True, "ADD_KL": True, "HAS_SEGMENT": False, "KL_MODE": 2}
+    flags = {"PER": 0, "HAS_WEIGHT": False, "HAS_REF": True, "ADD_KL": True, "HAS_SEGMENT": False, "KL_MODE": 2}
+    flags |= {"HAS_ENTROPY": False, "HIGH_PASSES": False}
     flags |= {"CLIP_LOW": 0.2, "CLIP_HIGH": 0.28, "DUAL_CLIP": 3.0, "BLOCK": 1024}
-    plain = {**flags, "HAS_REF": False, "ADD_KL": False, "DUAL_CLIP": 0.0}
+    plain = {**flags, "HAS_REF": False, "ADD_KL": False, "DUAL_CLIP": 0.0, "HAS_WEIGHT": True}
+    entropy = {"HAS_ENTROPY": True, "HIGH_PASSES": True}
+    # (dtype of logprob, of what is computed, constexprs, wide loads of a thread: two for each of the ids, one for each
+    # float32 array; a bfloat16 array is read 64 bits at a time on AMD, where a thread has 4 tokens).
     variants = [
-        ("bf16", "fp32", flags),
-        ("fp32", "fp32", plain),
-        ("fp32", "fp32", {**flags, "HAS_SEGMENT": True, "KL_MODE": 3, "PER": 1}),
-        ("fp64", "fp64", {**flags, "BLOCK": 512, "PER": 2}),
+        ("bf16", "fp32", flags, 6),
+        ("fp32", "fp32", plain, 7),
+        ("fp32", "fp32", {**flags, **entropy, "HAS_SEGMENT": True, "KL_MODE": 3, "PER": 1}, 9),
+        ("fp64", "fp64", {**flags, "BLOCK": 512, "PER": 2}, 5),
     ]
-    for new, acc, constexprs in variants:
-        types = f"*{new} *{acc} *fp32 *i64 *i64 *{acc} *{acc} *{acc} *fp64 *{acc} *fp64 i64 i64"
-        yield AotCase(token_loss._token_loss_kernel, types, constexprs)
+    for new, acc, constexprs, wide in variants:
+        types = f"*{new} *{acc} *fp32 *i64 *i64 *{acc} *{acc} *{acc} *fp32 *fp64 *{acc} *fp64 i64 i64 fp32 fp32"
+        yield AotCase(token_loss._token_loss_kernel, types, constexprs, wide=wide)
+    for acc, mean in (("fp32", True), ("fp64", False)):
+        types = f"*fp64 *{acc} *fp64 i64"
+        yield AotCase(token_loss._token_stats_kernel, types, {"MEAN": mean, "BLOCK": 1024})

@@ -41,6 +41,7 @@ def cases():
     lengths = {
         "ragged": [0, 1, 3, 0, 17, 256, 257, 0],
         "longer than a block": [1023, 300],
+        "around four blocks": [1024, 1, 1025],
         "nothing": [0, 0],
         "no rollout": [],
     }

@@ -1,15 +1,19 @@
 """Cases of ``rollout_tree_advantages``: RTMC in exact fractions, straight from its definition."""
 
+import contextlib
 import functools
 import itertools
 import math
+import unittest.mock
 from collections import defaultdict
 from fractions import Fraction
 
 import torch
 
-import rtmc.kernels.tree_table as tree_table
-from rtmc.kernels.rollout_tree import rollout_tree_advantages
+from rtmc.kernels import ids, returns, segments, tree_group, tree_table
+from rtmc.kernels.backend import backend_for, launch
+from rtmc.kernels.rollout_tree import _tree_reference, rollout_tree_advantages
+from rtmc.kernels.tree_loop import tree_numba
 from tests.kernel_cases import AotCase, close, offsets_of
 
 FIELDS = ("advantage", "q", "v", "returns", "visits", "action_visits")
@@ -71,20 +75,30 @@ def exact(tree, gamma, prior_visits, prior, first_visit):
     return out
 
 
+def same_bits(one, other):
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(a.cpu().nan_to_num(nan=0.5), b.cpu().nan_to_num(nan=0.5)) for a, b in pairs)
+
+
+def numba_of(tree, gamma=0.97, prior_visits=2.0, prior="success_rate", first_visit=True):
+    """The numba loop, whatever the backend: it has to give the bits of the kernels."""
+    return tree_numba(*tree.values(), gamma, prior_visits, prior, first_visit)
+
+
 def check(device, tree, gamma=0.97, prior_visits=2.0, prior="success_rate", first_visit=True, paths=("",)):
     truth = exact(tree, gamma, prior_visits, prior, first_visit)
     arguments = {name: tensor.to(device) for name, tensor in tree.items()}
     arguments["state"] = torch.stack([arguments["state"]] * 2, 1)[:, 1]
     results = []
-    saved = tree_table.LARGEST_BLOCK
+    saved = tree_group.LARGEST_BLOCK
     for path in paths:
         try:
-            tree_table.LARGEST_BLOCK = 0 if path == "sorted" else saved
+            tree_group.LARGEST_BLOCK = 0 if path == "sorted" else saved
             got = rollout_tree_advantages(
                 **arguments, gamma=gamma, prior_visits=prior_visits, prior=prior, first_visit=first_visit
             )
         finally:
-            tree_table.LARGEST_BLOCK = saved
+            tree_group.LARGEST_BLOCK = saved
         results.append(got)
         for field in FIELDS:
             value = getattr(got, field)
@@ -92,18 +106,66 @@ def check(device, tree, gamma=0.97, prior_visits=2.0, prior="success_rate", firs
             # A few float64 roundings, then one to the reward's dtype.
             unit = torch.finfo(tree["reward"].dtype).eps
             close(value, torch.tensor(truth[field], dtype=torch.float64), rtol=max(unit, 1e-13), atol=1e-13)
+    results.append(numba_of(tree, gamma, prior_visits, prior, first_visit))
     for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True)), "the paths differ"
+        assert same_bits(results[0], other), "the paths differ"
 
 
 def check_large_group(device):
     """One group of more rows than a block: the sorted path by its own choice."""
     tree = random_tree(5, rollouts=24, groups=1, longest=110, states=9, actions=4)
-    assert len(tree["reward"]) > tree_table.LARGEST_BLOCK
+    assert len(tree["reward"]) > tree_group.LARGEST_BLOCK
     check(device, tree, gamma=0.5)
 
 
+def tree_of_lengths(*groups):
+    """Groups of rollouts of these lengths, the groups' rollouts taken in turns."""
+    turns = sorted((k, g, length) for g, lengths in enumerate(groups) for k, length in enumerate(lengths))
+    g = torch.Generator().manual_seed(len(turns))
+    rows = sum(length for _, _, length in turns)
+    return {
+        "reward": torch.randn(rows, generator=g, dtype=torch.float64),
+        "outcome": torch.randint(0, 2, (len(turns),), generator=g).double(),
+        "offsets": offsets_of([length for _, _, length in turns]),
+        "rollout_group": torch.tensor([group for _, group, _ in turns]),
+        "state": torch.randint(0, 40, (rows,), generator=g),
+        "action": torch.randint(0, 3, (rows,), generator=g),
+    }
+
+
+def check_limit(device, groups, launches, limit=64):
+    """Around the largest group of one launch, ``limit`` rows: how many launches, and the bits of the numba loop."""
+    tree = tree_of_lengths(*groups)
+    seen = []
+
+    def counting(kernel, *args, **options):
+        seen.append(getattr(kernel, "__name__", str(kernel)))
+        launch(kernel, *args, **options)
+
+    with contextlib.ExitStack() as patches:
+        for module in (ids, segments, returns, tree_group, tree_table):
+            patches.enter_context(unittest.mock.patch.object(module, "launch", counting))
+        patches.enter_context(unittest.mock.patch.object(tree_group, "LARGEST_BLOCK", limit))
+        got = rollout_tree_advantages(
+            **{name: column.to(device) for name, column in tree.items()},
+            gamma=0.97, prior_visits=2.0, prior="success_rate",
+        )  # fmt: skip
+    if backend_for(torch.device(device).type) == "triton":
+        assert len(seen) == launches, seen
+    assert same_bits(got, numba_of(tree))
+    # The reference sums in another way, so it agrees to rounding alone.
+    truth = _tree_reference(*tree.values(), 0.97, 2.0, "success_rate", True)
+    for a, b in zip(got, truth, strict=True):
+        close(a, b, rtol=1e-9, atol=1e-11)
+
+
 def cases():
+    few = [5, 0, 9]
+    limits = {"a block of rows": ([40, 24], few), "one long rollout": ([64],), "40 rollouts": ([1] * 40, few)}
+    for name, groups in limits.items():
+        yield f"{name}: one launch", functools.partial(check_limit, groups=groups, launches=1)
+    # Returns, two kinds of cells and the rows; ids of groups, states, pairs and visits in two each; prior and bound.
+    yield "one row more beside few", functools.partial(check_limit, groups=([40, 25], few), launches=14)
     tree = random_tree(1, rollouts=12, groups=3, longest=9)
     for prior in ("success_rate", "mean_return"):
         for first_visit in (True, False):
@@ -124,20 +186,20 @@ def cases():
 
 
 def aot():
-    from rtmc.kernels.tree_table import _BLOCK, _cell_kernel, _group_kernel, _read_kernel
+    from rtmc.kernels.tree_group import _group_kernel
+    from rtmc.kernels.tree_table import _BLOCK, _CHAINS, _cell_kernel, _chain_kernel, _read_kernel
 
-    for scalar, block, first in (("fp32", 128, True), ("fp32", 1024, True), ("fp64", 1024, False)):
-        yield AotCase(
-            _group_kernel,
-            f"*fp64 *i64 *i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *{scalar} *i64 i32",
-            {"FIRST": first, "BLOCK": block},
-            num_warps=min(max(block // 128, 1), 8),
-        )
+    types = "*{0} *i64 *i64 *fp64 *i64 *i64 *i64 i64 i64 *{0} *i64 {1}"
+    for scalar, block, choice in (("fp32", 128, True), ("fp32", 1024, True), ("fp64", 1024, False)):
+        constexprs = {"BY_RETURN": not choice, "FIRST": choice, "BLOCK": block, "MEMBERS": 32}
+        warps = max(block // 64, 1)
+        yield AotCase(_group_kernel, types.format(scalar, "i32 i32"), constexprs, num_warps=warps)
+    # A size of 1 reaches the kernel as a compile-time constant.
+    constexprs = {"R": 1, "S": 1, "BY_RETURN": True, "FIRST": True, "BLOCK": 32, "MEMBERS": 32}
+    yield AotCase(_group_kernel, types.format("fp32", ""), constexprs, num_warps=1)
+    for scalar in ("fp32", "fp64"):
+        yield AotCase(_chain_kernel, f"*{scalar} *fp64 *i64 i64 *fp64 i32", {"BLOCK": _CHAINS}, num_warps=1)
     types = "*fp64 *i64 *i64 *i64 *i64 *fp64 *i64 *i64 *fp64"
     yield AotCase(_cell_kernel, types, {"BLOCK": 128}, num_warps=1)
-    types = "*i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *fp64 *fp32 *i64 i32"
+    types = "*i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *i64 *fp64 *fp64 i64 *fp32 *i64 i32"
     yield AotCase(_read_kernel, types, {"BLOCK": _BLOCK})
-    # A size of 1 reaches the kernel as a compile-time constant.
-    constexprs = {"S": 1, "FIRST": True, "BLOCK": 32}
-    types = "*fp64 *i64 *i64 *i64 *i64 *i64 *i64 *fp64 *i64 *fp64 *fp64 *fp32 *i64"
-    yield AotCase(_group_kernel, types, constexprs, num_warps=1)
