@@ -26,11 +26,11 @@ export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check check-style bench clean
+.PHONY: help install demo test test-household-engine check check-style bench clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET [VARIABLE=value]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-21s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "variables: PYTHON=$(PYTHON) VENV=$(VENV) TORCH_INDEX=$(TORCH_INDEX) PYTEST_ARGS=$(PYTEST_ARGS)"
 	@echo "           METHOD=$(METHOD) SEED=$(SEED) RUN=$(RUN)"
 
@@ -59,6 +59,13 @@ check-style: $(INSTALLED)  ## format, lint and types alone
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+# The planner that the real engine needs is GPL: for tests alone, in an environment of its own.
+ENGINE := $(VENV)/engine
+test-household-engine: $(INSTALLED)  ## the household beside the real ALFWorld engine
+	test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install -q alfworld==0.4.2 'textworld[pddl]==1.7.0' 'gymnasium>=1.2' pytest pytest-timeout
+	PYTHONPATH=. $(ENGINE)/bin/python -m pytest --noconftest tests/test_household_engine.py $(PYTEST_ARGS)
 
 bench: $(INSTALLED)  ## the quick benchmarks against their peers
 	$(BIN)/python bench/run.py credit kernels --quick

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -30,6 +30,7 @@ _STEP_FACTS: dict[str, tuple[type, ...]] = {
     "tokens": (int,),
     "validation": (bool,),
     "answer": (str,),
+    "thought": (str,),
     "scores": (dict,),
 }
 
@@ -48,12 +49,12 @@ def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
     own: dict[str, Any] = {"stop": str(rollout.stop)}
     if rollout.error is not None:
         own["error"] = rollout.error
-    _, derived = _steps_of(value["messages"])
+    _, derived = steps_of(value["messages"])
     plain = Step("", "")
     for name in _STEP_FACTS:
         facts = [getattr(step, name) for step in rollout.steps]
-        if name == "answer":  # only answers that differ from the message that follows
-            facts = [f if f != d.answer else None for f, d in zip(facts, derived, strict=True)]
+        if name in ("answer", "thought"):  # only what differs from the messages
+            facts = [f if f != getattr(d, name) else None for f, d in zip(facts, derived, strict=True)]
         if name == "tokens" and rollout.token_ids is not None:
             facts = [f if f != len(ids) else None for f, ids in zip(facts, rollout.token_ids, strict=True)]
         if any(fact is not None and fact != getattr(plain, name) for fact in facts):
@@ -65,7 +66,7 @@ def rollout_to_json(rollout: Rollout) -> dict[str, Any]:
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:
     if rollout.messages is None:
         return _made_messages(rollout)
-    _, derived = _steps_of(rollout.messages)
+    _, derived = steps_of(rollout.messages)
     pairs = [[(step.observation, step.action) for step in steps] for steps in (derived, rollout.steps)]
     if pairs[0] != pairs[1]:
         place = next(
@@ -105,8 +106,12 @@ def _made_messages(rollout: Rollout) -> list[dict[str, Any]]:
     return messages
 
 
-def _steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
-    """System text and steps of checked messages; a step's answer is the text up to the next assistant message."""
+def steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
+    """System text and steps of checked messages; a step's answer is the text up to the next assistant message.
+
+    Several tool calls in one message, with their replies, are one step. A reply no call asked for is text like
+    any other.
+    """
     system: list[str] = []
     steps: list[Step] = []
     pending: list[str] = []
@@ -118,8 +123,7 @@ def _steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
             observation = "\n".join(pending)
             if steps:
                 steps[-1].answer = observation
-            calls = message.get("tool_calls") or []
-            steps.append(Step(observation=observation, action=text, tool_calls=calls))
+            steps.append(Step(observation, text, tool_calls=_calls(message), thought=_thought(message)))
             pending = []
         else:
             pending.append(text)
@@ -129,42 +133,89 @@ def _steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
 
 
 def _text(content: Any) -> str:
-    """Text of a message's content: a string, a list of parts whose texts are joined, or None."""
+    """Text of a message's content: a string, None, or a list of parts whose texts (and tool results) are joined."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if part.get("type") != "tool_result":
+        text = part.get("text")
+        return "" if text is None else str(text)
+    inner = part.get("content")
+    if isinstance(inner, list):
+        return "".join(_part_text(one) for one in inner if isinstance(one, str) or _is_text(one))
+    return "" if inner is None else str(inner)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") != "tool_result"
+
+
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tool calls of an assistant message, from `tool_calls`, the older `function_call`, or parts of the content."""
+    calls = list(message.get("tool_calls") or [])
+    older = message.get("function_call")
+    if isinstance(older, dict):
+        calls.append({"type": "function", "function": older})
+    content = message.get("content")
+    for part in content if isinstance(content, list) else []:
+        if isinstance(part, dict) and part.get("type") == "tool_use":
+            function = {"name": part.get("name"), "arguments": part.get("input")}
+            call: dict[str, Any] = {"type": "function", "function": function}
+            calls.append({"id": part["id"], **call} if "id" in part else call)
+    return calls
+
+
+def _thought(message: dict[str, Any]) -> str | None:
+    """Reasoning that the message keeps apart from its text."""
+    for key in ("reasoning_content", "reasoning"):
+        if isinstance(message.get(key), str) and message[key]:
+            return message[key]
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    found = [part["thinking"] for part in parts if isinstance(part, dict) and isinstance(part.get("thinking"), str)]
+    return "\n".join(found) or None
 
 
 def rollout_from_json(value: Any, default_id: str) -> Rollout:
     """See `Rollout.from_json`."""
     if not isinstance(value, dict):
-        raise RolloutError(f"a rollout is a JSON object with `task_id` and `messages`, got {_kind(value)}")
+        raise RolloutError(f"a rollout is a JSON object with `task_id` and `messages`, got {kind(value)}")
     for key in ("task_id", "messages"):
         if key not in value:
-            raise RolloutError(f"no `{key}`; a rollout needs `task_id` and `messages`")
+            hint = " (format 'chat' takes chats that begin alike for one task)" if "messages" in value else ""
+            raise RolloutError(f"no `{key}`; a rollout needs `task_id` and `messages`{hint}")
     for key in value:
-        near = [] if key in _KEYS else get_close_matches(key, _KEYS, n=1, cutoff=0.85)
+        near = [] if key in _KEYS or len(key) > 20 else get_close_matches(key, _KEYS, n=1, cutoff=0.85)
         if near:
             raise RolloutError(f"unknown key `{key}`; did you mean `{near[0]}`?")
     task_id = _identifier(value, "task_id", None)
     rollout_id = _identifier(value, "rollout_id", default_id)
-    messages = _checked_messages(value["messages"])
-    system, steps = _steps_of(messages)
+    messages = checked_messages(value["messages"])
+    system, steps = steps_of(messages)
 
     meta = dict(_expect(value, "meta", dict, {}))
     own = meta.pop("rtmc", {})
     if not isinstance(own, dict):
-        raise RolloutError(f"`meta.rtmc` is reserved for this library's own facts, got {_kind(own)}")
+        raise RolloutError(f"`meta.rtmc` is reserved for this library's own facts, got {kind(own)}")
     for name, kinds in _STEP_FACTS.items():
         for step, fact in zip(steps, _per_step(own, name, kinds, len(steps), "meta.rtmc."), strict=True):
             if isinstance(fact, dict) and any(type(score) not in (int, float) for score in fact.values()):
-                raise RolloutError(f"`meta.rtmc.{name}` must map names to numbers, got {fact!r}")
+                raise RolloutError(f"`meta.rtmc.{name}` must map names to numbers, got {short(fact)}")
+            if name == "tokens" and fact is not None and not 0 <= fact < 2**63:
+                raise RolloutError(f"`meta.rtmc.tokens` must hold counts, 0 or more, got {short(fact)}")
+            if isinstance(fact, dict):
+                fact = {key: as_float(score, f"`meta.rtmc.{name}`") for key, score in fact.items()}
             if fact is not None:
                 setattr(step, name, fact)
     for step, reward in zip(steps, _per_step(value, "step_rewards", (int, float), len(steps)), strict=True):
-        step.reward = 0.0 if reward is None else float(reward)
+        step.reward = 0.0 if reward is None else as_float(reward, "`step_rewards`")
         if not math.isfinite(step.reward):
             raise RolloutError(f"`step_rewards` holds {step.reward}; step rewards must be finite")
     token_ids = _expect(value, "token_ids", list, None)
@@ -182,7 +233,7 @@ def rollout_from_json(value: Any, default_id: str) -> Rollout:
         task_id=task_id,
         rollout_id=rollout_id,
         steps=steps,
-        reward=float(reward),
+        reward=as_float(reward, "`reward`"),
         truncated=_expect(value, "truncated", bool, False),
         stop=_stop(own),
         error=_expect(own, "error", str, None),
@@ -193,7 +244,24 @@ def rollout_from_json(value: Any, default_id: str) -> Rollout:
     )
 
 
-def _kind(value: Any) -> str:
+def short(value: Any, limit: int = 80) -> str:
+    """A value for a message, cut so that a huge one does not flood it."""
+    if isinstance(value, (dict, list)):
+        return f"{kind(value)} of {len(value)} entries" if value else f"{kind(value)} without entries"
+    text = repr(value[: limit + 1]) if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def as_float(value: float, where: str) -> float:
+    """A number as a float. Raises RolloutError, which begins with `where`, for one too large to be one."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise RolloutError(f"{where} holds a number too large for a float") from None
+
+
+def kind(value: Any) -> str:
+    """The JSON kind of a value, for a message."""
     names = {
         dict: "an object",
         list: "a list",
@@ -215,8 +283,8 @@ def _expect(value: dict[str, Any], key: str, kinds: type | tuple[type, ...], def
     if found is None:
         return default
     if not _is_a(found, kinds):
-        wanted = _kind((kinds if isinstance(kinds, type) else kinds[-1])())
-        raise RolloutError(f"`{key}` must be {wanted}, got {_kind(found)}")
+        wanted = kind((kinds if isinstance(kinds, type) else kinds[-1])())
+        raise RolloutError(f"`{key}` must be {wanted}, got {kind(found)}")
     return found
 
 
@@ -225,7 +293,7 @@ def _identifier(value: dict[str, Any], key: str, default: str | None) -> str:
     if type(found) is int:
         return str(found)
     if not isinstance(found, str) or not found:
-        raise RolloutError(f"`{key}` must be a string that is not empty, or an integer; got {found!r}")
+        raise RolloutError(f"`{key}` must be a string that is not empty, or an integer; got {short(found)}")
     return found
 
 
@@ -234,13 +302,13 @@ def _per_step(value: dict[str, Any], key: str, kinds: tuple[type, ...], steps: i
     if found is None:
         return [None] * steps
     if not isinstance(found, list) or len(found) != steps:
-        got = f"{len(found)} entries" if isinstance(found, list) else _kind(found)
+        got = f"{len(found)} entries" if isinstance(found, list) else kind(found)
         raise RolloutError(
             f"`{prefix}{key}` must be a list of {steps} entries, one a step (assistant message); got {got}"
         )
     for place, fact in enumerate(found):
         if fact is not None and not _is_a(fact, kinds):
-            raise RolloutError(f"`{prefix}{key}[{place}]` must be {_kind(kinds[-1]())} or null, got {_kind(fact)}")
+            raise RolloutError(f"`{prefix}{key}[{place}]` must be {kind(kinds[-1]())} or null, got {kind(fact)}")
     return found
 
 
@@ -249,12 +317,14 @@ def _stop(own: dict[str, Any]) -> Stop | None:
     try:
         return None if found is None else Stop(found)
     except ValueError:
-        raise RolloutError(f"`meta.rtmc.stop`: {unknown_name('reason', found, [s.value for s in Stop])}") from None
+        named = found if isinstance(found, str) and len(found) < 40 else short(found)
+        raise RolloutError(f"`meta.rtmc.stop`: {unknown_name('reason', named, [s.value for s in Stop])}") from None
 
 
-def _checked_messages(messages: Any) -> list[dict[str, Any]]:
+def checked_messages(messages: Any) -> list[dict[str, Any]]:
+    """The messages, if they are chat messages. Raises RolloutError naming the one that is not."""
     if not isinstance(messages, list):
-        raise RolloutError(f"`messages` must be a list of chat messages, got {_kind(messages)}")
+        raise RolloutError(f"`messages` must be a list of chat messages, got {kind(messages)}")
     for place, message in enumerate(messages):
         where = f"`messages[{place}]`"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -264,66 +334,27 @@ def _checked_messages(messages: Any) -> list[dict[str, Any]]:
         if not (content is None or isinstance(content, str | list)) or any(
             not isinstance(p, str | dict) for p in parts
         ):
-            raise RolloutError(f"{where}: `content` must be a string, a list of parts or null, got {_kind(content)}")
+            raise RolloutError(f"{where}: `content` must be a string, a list of parts or null, got {kind(content)}")
         calls = message.get("tool_calls")
         if calls is not None and (not isinstance(calls, list) or any(not isinstance(call, dict) for call in calls)):
             raise RolloutError(f"{where}: `tool_calls` must be a list of objects")
     return messages
 
 
-def _read_rtmc(path: Path) -> list[Rollout]:
-    rollouts: list[Rollout] = []
-    lines: dict[tuple[str, str], int] = {}
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RolloutError(
-            f"{path}: not UTF-8 text (byte {error.start}); a rollout file is JSON lines in UTF-8"
-        ) from None
-    # Only "\n" ends a line: JSON strings may hold other characters that str.splitlines would cut at.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise RolloutError(
-                f"{path}:{number}: not JSON ({error}); every line is one rollout as a JSON object "
-                "(format 'rtmc', the one that is read)"
-            ) from None
-        try:
-            rollout = Rollout.from_json(value, default_id=f"{path.stem}:{number}")
-        except RolloutError as error:
-            raise RolloutError(f"{path}:{number}: {error}") from None
-        before = lines.setdefault((rollout.task_id, rollout.rollout_id), number)
-        if before != number:
-            raise RolloutError(f"{path}:{number}: {rollout.name} is on line {before} already; ids are unique in a task")
-        rollouts.append(rollout)
-    return rollouts
-
-
-_READERS: dict[str, Callable[[Path], list[Rollout]]] = {"rtmc": _read_rtmc}
-
-
 def read_rollouts(path: str | PathLike[str], format: str = "auto") -> list[Rollout]:
-    """All rollouts of a file, or of the `*.jsonl` files of a folder in the order of their names.
+    """All rollouts of a log, or of the logs in a folder and the folders in it, in the order of their names.
 
-    path     file or folder
-    format   "rtmc", this library's JSON lines (rtmc/rollouts.py); "auto" tries every format known, so far this one
+    path     file or folder; gzip is seen by itself
+    format   "auto" tells the form of each record by its content (rtmc/logs); or a name of `rtmc.logs.FORMATS`,
+             for instance "rtmc", this library's own JSON lines (rtmc/rollouts.py)
 
     Raises RolloutError (a ValueError) that names the file, the line, what is wrong and what would be right;
-    OSError where a file cannot be read. Nothing is returned unless everything was read.
+    OSError where a file cannot be read. Nothing is returned unless everything was read; `rtmc.logs.LogReader`
+    gives one rollout after the other, in bounded memory, and can skip what is malformed.
     """
-    if format not in ("auto", *_READERS):
-        raise RolloutError(unknown_name("rollout format", format, ["auto", *_READERS]))
-    path = Path(path)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    if not files:
-        raise RolloutError(f"{path}: no `*.jsonl` file in this folder")
-    read = _READERS["rtmc" if format == "auto" else format]
-    rollouts = [rollout for file in files for rollout in read(file)]
-    _check_unique(rollouts, path)
-    return rollouts
+    from rtmc.logs import LogReader
+
+    return list(LogReader([path], format))
 
 
 def write_rollouts(path: str | PathLike[str], rollouts: Iterable[Rollout]) -> None:

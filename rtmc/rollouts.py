@@ -48,6 +48,7 @@ class Step:
     validation       the action checks the agent's own work (it runs a test)
     answer           what the environment replied; by default the following step's observation
     tool_calls       structured calls of the message, as in the chat format
+    thought          the model's reasoning before the action, where the log keeps it apart from the action
     scores           further numbers for single methods (for instance `value`, `answer_score`)
     """
 
@@ -62,6 +63,7 @@ class Step:
     validation: bool = False
     answer: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    thought: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
 
 

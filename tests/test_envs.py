@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import rtmc.gymenvs
+from rtmc.gymenvs.household.vocabulary import TASK_TYPES
 
 HOUSEHOLD = "rtmc/Household-v0"
 IDS = sorted(name for name in gymnasium.registry if name.startswith("rtmc/"))
@@ -36,6 +37,7 @@ def test_make_by_module_works_alone():
         {"split": "train", "details": True},
         {"task": "tiny/pick_and_place_simple/0"},
         {"task_types": ["look_at_obj_in_light"], "max_turns": 3},
+        {"rules": "plain", "lenient": True, "history": 2, "show": ("task", "commands"), "state_key": "knowledge"},
     ],
 )
 def test_check_env_without_warnings(options):
@@ -83,21 +85,81 @@ def test_vector_seeds_give_different_tasks_repeatably():
     vector.close()
 
 
-def test_sync_and_async_agree():
-    told = []
-    for kind in ("sync", "async"):
-        vector = _vector(kind, number=2)
-        texts, info = vector.reset(seed=5)
-        log = [texts, list(info["task_id"])]
-        for _ in range(4):
-            commands = tuple(admissible[-1] for admissible in info["admissible_commands"])
-            texts, rewards, terminated, truncated, info = vector.step(commands)
-            log += [texts, rewards.tolist(), terminated.tolist(), truncated.tolist(), list(info["state_key"])]
-            assert isinstance(texts, tuple)
-            assert all(type(text) is str for text in texts)
-        told.append(log)
-        vector.close()
-    assert told[0] == told[1]
+MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+def _plain(value):
+    """Infos as lists and scalars, so that they compare."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _lived(kind, mode, seed, turns=7, number=2, **options):
+    """Everything that a vector of environments says, one of which is cut every second step and one every third."""
+    lengths = (2, 3)
+    makers = [lambda k=k: gymnasium.make(HOUSEHOLD, max_turns=lengths[k], **options) for k in range(number)]
+    if kind == "sync":
+        vector = SyncVectorEnv(makers, autoreset_mode=mode)
+    else:
+        vector = AsyncVectorEnv(makers, shared_memory=False, autoreset_mode=mode)
+    texts, info = vector.reset(seed=seed)
+    told = [(texts, _plain(info))]
+    for _ in range(turns):
+        texts, rewards, terminated, truncated, info = vector.step(("look", "inventory"))
+        assert isinstance(texts, tuple)
+        assert all(type(text) is str for text in texts)
+        told.append((texts, rewards.tolist(), terminated.tolist(), truncated.tolist(), _plain(info)))
+        done = np.logical_or(terminated, truncated)
+        if mode is AutoresetMode.DISABLED and done.any():
+            texts, info = vector.reset(options={"reset_mask": done})
+            told.append((texts, _plain(info)))
+    vector.close()
+    return told
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", [5, None, [9, 2]])
+def test_sync_and_async_agree_in_every_autoreset_mode(mode, seed):
+    told = _lived("sync", mode, seed)
+    assert _lived("async", mode, seed) == told
+    assert _lived("sync", mode, seed) == told
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_is_reset_once(mode):
+    """An environment never seeded plays tasks 0, 1, 2, ...: a reset too many would leave one out."""
+    told = _lived("sync", mode, None, turns=9)
+    for env in range(2):
+        ids = []
+        for entry in told:
+            info = entry[-1]
+            # Of a partial reset the others' infos are absent, and say so.
+            if info.get("_task_id", [True] * 2)[env] and info["task_id"][env] not in ids[-1:]:
+                ids.append(info["task_id"][env])
+        assert ids == [f"tiny/{TASK_TYPES[n % 6]}/{n // 6}" for n in range(len(ids))]
+        assert len(ids) >= 3
+
+
+def test_a_single_environment_is_not_reset_by_itself():
+    env = gymnasium.make(HOUSEHOLD, max_turns=1)
+    _, info = env.reset()
+    for _ in range(3):
+        _, _, _, truncated, after = env.step("look")
+        assert truncated
+        assert after["task_id"] == info["task_id"]
+    assert env.reset()[1]["task_id"] != info["task_id"]
+
+
+def test_reset_starts_the_same_task_again_on_request():
+    env = gymnasium.make(HOUSEHOLD, split="train")
+    first, info = env.reset(seed=4)
+    env.step(info["admissible_commands"][0])
+    again, told = env.reset(options={"task": info["task_id"]})
+    assert (again, told) == (first, info)
+    assert env.reset(options={"task": info["task_id"]}) == (first, info)
 
 
 def test_shared_memory_is_refused_not_garbled():
@@ -105,8 +167,9 @@ def test_shared_memory_is_refused_not_garbled():
         AsyncVectorEnv([lambda: gymnasium.make(HOUSEHOLD)] * 2)
 
 
-def test_same_step_autoreset_keeps_the_last_observation():
-    vector = _vector("sync", number=2, mode=AutoresetMode.SAME_STEP, task="tiny/pick_and_place_simple/1")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_same_step_autoreset_keeps_the_last_observation(kind):
+    vector = _vector(kind, number=2, mode=AutoresetMode.SAME_STEP, task="tiny/pick_and_place_simple/1")
     _, info = vector.reset()
     single = gymnasium.make(HOUSEHOLD, task="tiny/pick_and_place_simple/1")
     start, _ = single.reset()
@@ -118,6 +181,9 @@ def test_same_step_autoreset_keeps_the_last_observation():
     assert texts[0] == start
     assert info["final_obs"][0] == last
     assert info["final_info"]["success"][0]
+    # What was told of the last state is not overwritten by the new episode's start.
+    assert info["final_info"]["state_key"][0] != info["state_key"][0]
+    assert info["final_info"]["admissible_commands"][0] != info["admissible_commands"][0]
     vector.close()
 
 

@@ -89,6 +89,7 @@ STEPS = st.builds(
     tokens=st.none() | st.integers(0, 9),
     validation=st.booleans(),
     answer=KEY,
+    thought=KEY,
     tool_calls=st.lists(
         st.fixed_dictionaries({"id": TEXT, "function": st.fixed_dictionaries({"name": TEXT})}), max_size=2
     ),

@@ -1,11 +1,13 @@
 """tabulate: rollouts to the step table."""
 
 import math
+import weakref
 
 import pytest
 import torch
 
 from rtmc import Ending, Rollout, RolloutError, SignatureError, Step, Stop, advantages, tabulate
+from rtmc.signatures import get_signature
 
 
 def step(state, action, **more):
@@ -97,3 +99,71 @@ def test_bad_arguments():
         tabulate([], errors="skip")
     with pytest.raises(SignatureError, match="did you mean `env`"):
         tabulate([], signatures="enw")
+
+
+class Checks:
+    """A signature by the text, of which the action "test" checks the agent's own work."""
+
+    def action(self, step):
+        return step.action
+
+    def state(self, rollout):
+        return get_signature("text").state(rollout)
+
+    def validates(self, action):
+        return action == "test"
+
+
+def test_the_signature_says_what_is_a_validation():
+    steps = [
+        Step("a", "test"),
+        Step("b", "look"),
+        Step("c", "look", validation=True),
+        Step("d", "test", validation=True),
+    ]
+    table = tabulate([Rollout("t", "r", steps)], Checks(), dtype=torch.float64)
+    assert table.reward.tolist() == [0.05, 0.0, 0.05, 0.05]
+    assert tabulate([Rollout("t", "r", steps)], "text", dtype=torch.float64).reward.tolist() == [0.0, 0.0, 0.05, 0.05]
+
+
+def test_signatures_chosen_for_each_rollout():
+    env = [Rollout("e", str(k), [step("s", "x"), step("t", "y")], reward=float(k)) for k in (0, 1)]
+    text = [Rollout("t", str(k), [Step("see", f"do {k}")], reward=float(k)) for k in (0, 1)]
+    seen = []
+
+    def choose(rollout):
+        seen.append((rollout.task_id, rollout.rollout_id))
+        return "env" if rollout.task_id == "e" else checks
+
+    checks = Checks()
+    table = tabulate([env[0], text[0], env[1], text[1]], choose)
+    assert seen == [("e", "0"), ("t", "0"), ("e", "1"), ("t", "1")]
+    assert [table.state_names[state] for state in table.state] == ["s", "t", "see", "s", "t", "see"]
+    # Each task gets what it would get by itself.
+    for rollouts, signature in ((env, "env"), (text, "text")):
+        alone = advantages(tabulate(rollouts, signature), "rtmc")
+        rows = [
+            row
+            for row, group in enumerate(table.group[table.rollout].tolist())
+            if table.group_names[group] == rollouts[0].task_id
+        ]
+        assert torch.equal(advantages(table, "rtmc")[rows], alone)
+    with pytest.raises(SignatureError, match="unknown signature"):
+        tabulate(env, lambda rollout: "nothing")
+
+
+def test_rollouts_may_come_one_after_the_other():
+    alive = 0
+
+    def stream():
+        nonlocal alive
+        for number in range(50):
+            rollout = Rollout("t", str(number), [step("s", "x")], reward=0.0)
+            weak.append(weakref.ref(rollout))
+            yield rollout
+            del rollout
+            alive = max(alive, sum(ref() is not None for ref in weak))
+
+    weak = []
+    assert len(tabulate(stream())) == 50
+    assert alive <= 2

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
-from rtmc.gymenvs.household import generate, splits, texts, vocabulary
+from rtmc.gymenvs.household import texts
+from rtmc.gymenvs.household.answers import Narrator
+from rtmc.gymenvs.household.commands import forgive
 from rtmc.gymenvs.household.expert import shortest_plan
+from rtmc.gymenvs.household.facts import Ledger, Trace
 from rtmc.gymenvs.household.knowledge import Describer, Knowledge, learn
+from rtmc.gymenvs.household.sources import Games, Generated, Source, as_task, check_task_types
 from rtmc.gymenvs.household.task import HouseholdTask
-from rtmc.gymenvs.household.world import State, Trace, World
+from rtmc.gymenvs.household.world import RULES, State, World
 from rtmc.gymenvs.spaces import UnicodeText
 
-SEEDS_PER_TYPE = 10_000
-RULES = ("alfworld",)
 OBSERVATIONS = ("feedback", "knowledge")
+SHOW = ("task", "commands")
+STATE_KEYS = ("world", "knowledge")
+_ECHO = 200  # characters of a command that a history repeats
 
 
 class Snapshot(NamedTuple):
@@ -29,6 +35,7 @@ class Snapshot(NamedTuple):
     trace: Trace
     known: Knowledge
     turn: int
+    past: tuple[str, ...] = ()
 
 
 class HouseholdEnv(gym.Env[str, str]):
@@ -57,10 +64,16 @@ class HouseholdEnv(gym.Env[str, str]):
     An open receptacle reads `fridge 1 (open): cup 2.`, one that was closed again `fridge 1 (closed): cup 2.`, a thing
     that was heated `mug 1 (hot)`, a lamp that is lit ` desklamp 1 is on.` at the end of the last line.
 
+    `history=k` puts the k observations before it, with the commands between them, in front of each (`> look` on a line
+    of its own). `show` adds what a policy without memory lacks: `"task"` a first line `Your task is to: ...` on every
+    observation after the first, `"commands"` a last line `Admissible commands: ..., ...`.
+
     ## Action
     Text: one of `info["admissible_commands"]`, to the letter but for blanks around it, e.g. `go to shelf 1`,
     `open fridge 1`, `take mug 1 from countertop 1`, `move mug 1 to shelf 1`, `heat mug 1 with microwave 1`,
-    `use desklamp 1`, `inventory`. Anything else is answered with `Nothing happens.` and costs a turn.
+    `use desklamp 1`, `inventory`. Anything else is answered with `Nothing happens.` and costs a turn. With
+    `lenient=True` letter case, articles, doubled blanks and a final full stop do not matter, and
+    `put mug 1 in/on shelf 1` is understood.
 
     ## Reward
     1.0 on a step that makes the goal true (it did not hold before the step), else 0.0.
@@ -71,23 +84,35 @@ class HouseholdEnv(gym.Env[str, str]):
     `success` false and `score` 0, and reaching it again pays again.
 
     ## Information
-    `task_id`; `state_key`, `action_key` (the command without blanks around it; None after a reset); `valid`
-    (whether the command was admissible; True after a reset); `success`; `score` (1 or 0);
+    `task_id`; `state_key`, `action_key` (the command as it was understood, without blanks around it; None after a
+    reset); `valid` (whether the command was admissible; True after a reset); `success`; `score` (1 or 0);
     `admissible_commands` (sorted); with `details=True` also `facts` (the engine's facts, sorted) and
     `expert_plan` (commands of a shortest plan from here, None if there is none).
 
     ## State identity
-    `state_key` is what the agent knows, whatever the order in which it learned it: the places visited with what
-    was seen there, doors, what it holds, states of things, where it is. Turn number, goal and `look`s leave no trace
-    in it. Equal keys of one task admit the same commands.
+    `state_key="world"`: the exact state of the world as a 64-bit hash (see `World.key`), the same in every process;
+    what was seen, turn number and goal have no part in it. `state_key="knowledge"`: what the agent knows, as text,
+    whatever the order in which it learned it: the places visited with what was seen there, doors, what it holds,
+    states of things, where it is. Turn number, goal and `look`s leave no trace in it. Equal keys of one task admit
+    the same commands, by either.
 
     ## Tasks
-    `task` (an id, a `HouseholdTask`, or the JSON object of a task or a recording) fixes the task. Else it is one of
-    the split's, which are numbered 0, 1, 2, ...: number n has type `task_types[n % len(task_types)]` and seed
-    `n // len(task_types)`. `reset(seed=s)` draws the number with that seed (of 10,000 a type) and thus fixes the
-    whole episode; a later `reset()` draws the next from the same generator; an environment never seeded goes
-    through the numbers in order from 0. `reset(options={"task": ...})` plays that task once, and leaves the order
-    as it was.
+    `task` (an id, a `HouseholdTask`, the JSON object of a task or a recording, or the path of a `game.tw-pddl`) fixes
+    the task. Else it is one of the split's, which are numbered 0, 1, 2, ...: number n has type
+    `task_types[n % len(task_types)]` and seed `n // len(task_types)`. With `data` they are the games of ALFWorld's own
+    data folder, by path, over and over. `reset(seed=s)` draws the number with that seed (of 10,000 a type, or of the
+    folder's games) and thus fixes the whole episode; a later `reset()` draws the next from the same generator; an
+    environment never seeded goes through the numbers in order from 0. `reset(options={"task": ...})` plays that task
+    once, and leaves the order as it was.
+
+    ## Rules
+    `rules="alfworld"` keeps every quirk of the engine: heating and cooling work through a closed door, lamps in closed
+    receptacles can be used and things there sliced; lamps never go off; only held things can be examined, and the
+    states of a vessel are not told; `look` before the first walk sees nothing, and later tells of things that were
+    moved within one location as lying beside a receptacle; walking to where one stands does nothing.
+    `rules="plain"` mends what is plainly a mistake: things in view can be examined, `use` switches a lamp on and off,
+    heating and cooling need an open door, using and slicing a thing within reach, `look` lists the room and invents
+    nothing, and a vessel's states are told. `household.world` lists both.
 
     ## Source
     Shridhar et al., ALFWorld: Aligning Text and Embodied Environments for Interactive Learning, ICLR 2021
@@ -95,12 +120,19 @@ class HouseholdEnv(gym.Env[str, str]):
 
     Args:
         task: fixed task, see Tasks.
-        split: `tiny`, `train`, `valid_seen`, `valid_unseen` or `tiny_unseen`; see `household.splits`.
+        split: `tiny`, `train`, `valid_seen`, `valid_unseen` or `tiny_unseen`, see `household.splits`; None = `tiny`.
+            With `data`: `train`, `valid_seen`, `valid_unseen`; None = every game of the folder.
         task_types: which of the six types to play; None = all.
         max_turns: steps after which an episode is truncated.
-        rules: `alfworld`, the one set of rules there is.
+        rules: `alfworld` or `plain`, see Rules.
         observation: `feedback` or `knowledge`.
         details: whether `info` has `facts` and `expert_plan`.
+        lenient: whether commands may be worded freely, see Action.
+        show: `"task"`, `"commands"`, or both, see Observation.
+        history: earlier observations repeated in each, at least 0.
+        state_key: `world` or `knowledge`; None = `knowledge` where that is what is observed, else `world`.
+        data: ALFWorld's data folder, see `household.datafolder.find_games`; text may name a variable, as in
+            `"$ALFWORLD_DATA"`.
 
     Raises:
         ValueError: an argument is none of those named; the message says which would be.
@@ -119,30 +151,36 @@ class HouseholdEnv(gym.Env[str, str]):
 
     def __init__(
         self,
-        task: str | HouseholdTask | Mapping[str, Any] | None = None,
-        split: str = "tiny",
+        task: str | HouseholdTask | Mapping[str, Any] | os.PathLike[str] | None = None,
+        split: str | None = None,
         task_types: Sequence[str] | None = None,
         max_turns: int = 50,
         rules: str = "alfworld",
         observation: str = "feedback",
         details: bool = False,
+        lenient: bool = False,
+        show: str | Sequence[str] = (),
+        history: int = 0,
+        state_key: str | None = None,
+        data: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.split = splits.check_split(split)
-        if isinstance(task_types, str):
-            task_types = (task_types,)
-        self.task_types = tuple(vocabulary.TASK_TYPES if task_types is None else task_types)
-        for task_type in self.task_types:
-            splits.check_task_type(task_type)
-        if not self.task_types:
-            raise ValueError(f"Household: task_types is empty; wanted some of {', '.join(vocabulary.TASK_TYPES)}")
-        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
-            raise ValueError(f"Household: max_turns must be a whole number of at least 1, got {max_turns!r}")
-        _check_choice("rules", rules, RULES)
-        _check_choice("observation", observation, OBSERVATIONS)
-        self.max_turns, self.observation, self.details = max_turns, observation, details
+        self.max_turns = _whole("max_turns", max_turns, 1)
+        self.history = _whole("history", history, 0)
+        self.rules = _choice("rules", rules, RULES)
+        self.observation = _choice("observation", observation, OBSERVATIONS)
+        usual = "knowledge" if observation == "knowledge" else "world"
+        self.state_key = usual if state_key is None else _choice("state_key", state_key, STATE_KEYS)
+        self.show = tuple(_choice("show", part, SHOW) for part in ((show,) if isinstance(show, str) else show))
+        self.details, self.lenient = details, lenient
+        self.task_types = check_task_types(task_types)
+        self.source: Source
+        if data is None:
+            self.source = Generated("tiny" if split is None else split, self.task_types)
+        else:
+            self.source = Games(data, split, self.task_types)
         self.observation_space = UnicodeText()
-        self.action_space = UnicodeText(10_000)
-        self.task = None if task is None else _as_task(task)
+        self.action_space = UnicodeText()
+        self.task = None if task is None else as_task(task, self.source)
         self._number = 0
         self._seeded = False
         self._world: World | None = None
@@ -157,22 +195,22 @@ class HouseholdEnv(gym.Env[str, str]):
         """
         super().reset(seed=seed)
         self._seeded = self._seeded or seed is not None
-        unknown = sorted(set(options or ()) - {"task"})
+        unknown = sorted(map(str, set(options or ()) - {"task"}))
         if unknown:
             raise ValueError(f"Household: unknown reset options {unknown}; there is one, 'task'")
         chosen = (options or {}).get("task")
         if chosen is not None:
-            task = _as_task(chosen)
+            task = as_task(chosen, self.source)
         elif self.task is not None:
             task = self.task
         else:
             task = self._next_task()
-        self._enter(task)
-        world = self._playing()
+        world = self._enter(task)
         self._state, self._trace, self._turn = world.start, Trace(), 0
         self._known = learn(world, self._state, Knowledge())
-        self._look_up()
-        return self._observe(world.intro()), self._info(None, True)
+        self._past: tuple[str, ...] = ()
+        self._look_up(world)
+        return self._observe(None, self._narrator.intro()), self._info(world, None, True)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one command.
@@ -184,31 +222,31 @@ class HouseholdEnv(gym.Env[str, str]):
         world = self._playing()
         if not isinstance(action, str):
             raise TypeError(f"Household: an action is text, got {type(action).__name__}: {action!r}")
-        command = action.strip()
-        grounded = self._actions.get(command)
+        command = forgive(action, self._admissible) if self.lenient else action.strip()
+        valid = command in self._admissible
         before = self._success
         self._turn += 1
-        if grounded is None:
-            feedback = texts.NOTHING_HAPPENS
+        if valid:
+            grounded = world.action(command)
+            self._trace = self._ledger.note(self._trace, self._state, grounded)
+            self._state = state = world.apply(self._state, grounded)
+            self._known = learn(world, state, self._known)
+            feedback = self._narrator.answer(state, self._trace, grounded)
+            self._look_up(world)
         else:
-            self._trace = world.note(self._trace, self._state, grounded)
-            self._state = world.apply(self._state, grounded)
-            self._known = learn(world, self._state, self._known)
-            feedback = world.feedback(self._state, self._trace, grounded)
-            self._look_up()
+            feedback = texts.NOTHING_HAPPENS
         reward = 1.0 if self._success and not before else 0.0
         truncated = self._turn >= self.max_turns
-        info = self._info(command, grounded is not None)
-        return self._observe(feedback), reward, self._success, truncated, info
+        return self._observe(command, feedback), reward, self._success, truncated, self._info(world, command, valid)
 
     # -- forks and help ------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """The episode as it is now: small, immutable, picklable."""
-        return Snapshot(self._playing().task, self._state, self._trace, self._known, self._turn)
+        return Snapshot(self._playing().task, self._state, self._trace, self._known, self._turn, self._past)
 
     def restore(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Go on from a snapshot, here or in another environment.
+        """Go on from a snapshot, here or in another environment with the same rules.
 
         Returns:
             The info of the restored state, with `action_key` None and `valid` True, as after a reset.
@@ -218,11 +256,10 @@ class HouseholdEnv(gym.Env[str, str]):
         """
         if not isinstance(snapshot, Snapshot):
             raise TypeError(f"Household: restore wants what snapshot() gave, got {type(snapshot).__name__}")
-        self._enter(snapshot.task)
-        self._state, self._trace, self._known = snapshot.state, snapshot.trace, snapshot.known
-        self._turn = snapshot.turn
-        self._look_up()
-        return self._info(None, True)
+        world = self._enter(snapshot.task)
+        _, self._state, self._trace, self._known, self._turn, self._past = snapshot
+        self._look_up(world)
+        return self._info(world, None, True)
 
     def expert_plan(self) -> list[str] | None:
         """A shortest plan from the present state: [] if the goal holds, None if it cannot be reached."""
@@ -236,43 +273,52 @@ class HouseholdEnv(gym.Env[str, str]):
     # -- inside --------------------------------------------------------------------------------------------
 
     def _next_task(self) -> HouseholdTask:
-        types = self.task_types
         if self._seeded:
-            number = int(self.np_random.integers(SEEDS_PER_TYPE * len(types)))
-        else:
-            number = self._number
-            self._number += 1
-        seed, kind = divmod(number, len(types))
-        return generate.draw_task(types[kind], seed, split=self.split)
+            return self.source.task(int(self.np_random.integers(self.source.size)))
+        self._number += 1
+        return self.source.task(self._number - 1)
 
-    def _enter(self, task: HouseholdTask) -> None:
-        if self._world is None or self._world.task != task:
-            self._world = World(task)
+    def _enter(self, task: HouseholdTask) -> World:
+        if self._world is None or not (self._world.task is task or self._world.task == task):
+            self._world = World(task, self.rules)
+            self._ledger = Ledger(self._world)
+            self._narrator = Narrator(self._world, self._ledger)
             self._describer = Describer(self._world)
+        return self._world
 
     def _playing(self) -> World:
         if self._world is None:
             raise ResetNeeded("Household: call reset() (or restore()) first")
         return self._world
 
-    def _look_up(self) -> None:
-        """What follows from the state: its commands, whether the goal holds, its key."""
-        world = self._playing()
-        self._actions = world.actions(self._state)
-        self._admissible = sorted(self._actions)
+    def _look_up(self, world: World) -> None:
+        """What follows from the state: its commands, and whether the goal holds."""
+        self._admissible = world.commands(self._state)
         self._success = world.success(self._state)
-        self._key = self._describer.key(self._state, self._known, self._actions)
 
-    def _observe(self, feedback: str) -> str:
-        if self.observation == "feedback":
-            return feedback
-        return self._describer.text(self._state, self._known)
+    def _observe(self, command: str | None, feedback: str) -> str:
+        """The observation after `command` (None: after a reset)."""
+        text = feedback if self.observation == "feedback" else self._describer.text(self._state, self._known)
+        if self.history:
+            if command is None:
+                self._past = (text,)
+            else:
+                echo = command if len(command) <= _ECHO else command[:_ECHO] + "..."
+                self._past = (*self._past, f"> {echo}", text)[-2 * self.history - 1 :]
+            text = "\n".join(self._past)
+        if self.show:
+            if "task" in self.show and command is not None:
+                text = f"Your task is to: {self._playing().goal.sentence}.\n{text}"
+            if "commands" in self.show:
+                text += f"\nAdmissible commands: {', '.join(self._admissible)}"
+        return text
 
-    def _info(self, command: str | None, valid: bool) -> dict[str, Any]:
-        world = self._playing()
+    def _info(self, world: World, command: str | None, valid: bool) -> dict[str, Any]:
+        exact = self.state_key == "world"
+        key = world.key(self._state) if exact else self._describer.key(self._state, self._known)
         info: dict[str, Any] = {
             "task_id": world.task.task_id,
-            "state_key": self._key,
+            "state_key": key,
             "action_key": command,
             "valid": valid,
             "success": self._success,
@@ -280,25 +326,20 @@ class HouseholdEnv(gym.Env[str, str]):
             "admissible_commands": list(self._admissible),
         }
         if self.details:
-            info["facts"] = world.facts(self._state, self._trace)
+            info["facts"] = self._ledger.facts(self._state, self._trace)
             info["expert_plan"] = self.expert_plan()
         return info
 
 
-def _check_choice(name: str, got: str, options: Sequence[str]) -> None:
+def _choice(name: str, got: str, options: Sequence[str]) -> str:
     if got not in options:
         close = difflib.get_close_matches(str(got), options, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"Household: {name}={got!r} is none of {', '.join(map(repr, options))}{hint}")
+    return got
 
 
-def _as_task(task: Any) -> HouseholdTask:
-    if isinstance(task, HouseholdTask):
-        return task
-    if isinstance(task, str) and task.lstrip().startswith("{"):
-        return HouseholdTask.from_json(task)
-    if isinstance(task, str):
-        return generate.generate_task(task)
-    if isinstance(task, Mapping):
-        return HouseholdTask.from_recording(task) if "init" in task else HouseholdTask.from_json(task)
-    raise TypeError(f"Household: a task is an id, a HouseholdTask or its JSON object, got {type(task).__name__}")
+def _whole(name: str, got: int, least: int) -> int:
+    if isinstance(got, bool) or not isinstance(got, int) or got < least:
+        raise ValueError(f"Household: {name} must be a whole number of at least {least}, got {got!r}")
+    return got

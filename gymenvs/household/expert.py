@@ -1,7 +1,8 @@
 """The shortest plan from any state to the goal, by A* over what matters for it.
 
-The expert sees the whole room. It leaves out what cannot be part of a shortest plan: closing, looking, examining
-and slicing, walking twice in a row, and touching things other than those of the goal's kind and the one in hand.
+The expert sees the whole room. It leaves out what cannot be part of a shortest plan: closing, looking and examining,
+slicing that no goal asks for, walking twice in a row, and touching things other than those of the goal's kind, the
+one in hand and, for a goal on sliced things, knives.
 The estimate counts the actions that cannot be spared and the walks between the places where they happen, so it
 never exceeds the true number of steps, and the first goal taken from the queue is the best.
 """
@@ -12,8 +13,7 @@ import heapq
 from itertools import count
 from typing import NamedTuple
 
-from rtmc.gymenvs.household import vocabulary
-from rtmc.gymenvs.household.world import NOBODY, NOWHERE, State, World
+from rtmc.gymenvs.household.world import NOBODY, NOWHERE, State, World, bits
 
 IMPOSSIBLE = 1_000_000
 
@@ -21,9 +21,10 @@ IMPOSSIBLE = 1_000_000
 class _Node(NamedTuple):
     place: int
     held: int  # -1, or the item in hand
-    where: tuple[int, ...]  # for each wanted item, the receptacles that hold it
+    where: tuple[int, ...]  # for each wanted item, and each knife if one is needed, the receptacles that hold it
     opened: int
-    ready: int  # wanted items that are as the goal wants them
+    ready: int  # wanted items treated as the goal wants them
+    cut: int  # wanted items that are sliced, if the goal wants that
     lit: int
     walked: bool  # the last step was a walk
 
@@ -32,39 +33,39 @@ class _Problem:
     """What of the world matters for its goal, with the moves and the estimate."""
 
     def __init__(self, world: World, state: State) -> None:
-        goal = world.goal
         self.world = world
-        self.light = goal.task_type == "look_at_obj_in_light"
-        self.needed = 2 if goal.task_type == "pick_two_obj_and_place" else 1
-        self.treatment = vocabulary.TREATMENTS.get(goal.task_type)
-        self.wanted = [
-            k
-            for k, kind in enumerate(world.item_kinds)
-            if kind == goal.object and (self.treatment is None or world.trait[self.treatment[1]] >> k & 1)
-        ]
+        self.light, self.needed, self.treatment = world.light, world.needed, world.treatment
+        self.wanted = bits(world.wanted)
+        self.sliced = world.goal.sliced
+        self.knives = bits(world.knives) if self.sliced else []
+        self.carried = self.wanted + self.knives
         self.movable = world.trait["pickupable"]
-        self.targets = [r for r, kind in enumerate(world.receptacle_kinds) if kind == goal.receptacle]
+        self.targets = world.targets
+        self.target_mask = sum(1 << r for r in self.targets)
         self.appliances = (
             [r for r, kind in enumerate(world.receptacle_kinds) if kind == self.treatment[2]] if self.treatment else []
         )
-        self.lamps = [
-            k
-            for k, kind in enumerate(world.item_kinds)
-            if kind == goal.lamp and world.trait["toggleable"] >> k & 1 and self.light
-        ]
+        self.lamps = bits(world.lamps)
+        things = self.lamps + self.carried
+        holders = {k: [r for r, mask in enumerate(state.contents) if mask >> k & 1] for k in things}
         # Lamps stay where they are unless something lets them be carried, which no plan of ours needs.
-        self.lamp_places = {
-            k: sorted({place for r, place in enumerate(world.receptacle_place) if state.inside[k] >> r & 1} - {NOWHERE})
-            for k in self.lamps
-        }
+        self.lamp_holders = {k: holders[k] for k in self.lamps}
+        self.lamp_places = {k: {world.receptacle_place[r] for r in holders[k]} - {NOWHERE} for k in self.lamps}
+        self.worth_a_walk = set().union(*self.lamp_places.values()) if self.lamps else set()
+        self.always_useful = sum(1 << r for r in {*self.targets, *self.appliances})
+        if world.plain:
+            # A lamp behind a door has to be got at first.
+            self.always_useful |= sum(1 << r for r in {r for held in self.lamp_holders.values() for r in held})
+        self._taken_by: dict[int, int] = {}
         ready = getattr(state, self.treatment[0]) if self.treatment else 0
         self.start = _Node(
             state.place,
             state.held,
-            tuple(state.inside[k] for k in self.wanted),
+            tuple(sum(1 << r for r in holders[k]) for k in self.carried),
             state.opened,
-            sum(1 << k for k in self.wanted if ready >> k & 1),
-            sum(1 << k for k in self.lamps if state.toggled >> k & 1),
+            world.wanted & ready,
+            world.wanted & state.sliced if self.sliced else 0,
+            world.lamps & state.toggled,
             False,
         )
 
@@ -74,56 +75,79 @@ class _Problem:
     def _is_ready(self, node: _Node, item: int) -> bool:
         return self.treatment is None or bool(node.ready >> item & 1)
 
+    def _to_cut(self, node: _Node, item: int) -> bool:
+        return self.sliced and not node.cut >> item & 1
+
     def reached(self, node: _Node) -> bool:
         if self.light:
-            return node.held in self.wanted and any(
-                node.lit >> k & 1 and node.place in self.lamp_places[k] for k in self.lamps
+            return (
+                node.held in self.wanted
+                and not self._to_cut(node, node.held)
+                and any(node.lit >> k & 1 and node.place in self.lamp_places[k] for k in self.lamps)
             )
-        fit = [node.where[i] for i, k in enumerate(self.wanted) if self._is_ready(node, k)]
+        fit = [
+            node.where[i] & self.target_mask
+            for i, k in enumerate(self.wanted)
+            if (self.treatment is None or node.ready >> k & 1) and (not self.sliced or node.cut >> k & 1)
+        ]
+        if self.needed == 1:
+            return any(fit)
         return any(sum(mask >> r & 1 for mask in fit) >= self.needed for r in self.targets)
 
+    def _takers(self, held: int) -> int:
+        """The receptacles that take the thing in hand."""
+        if held not in self._taken_by:
+            self._taken_by[held] = sum(1 << r for r, mask in enumerate(self.world.accepts) if mask >> held & 1)
+        return self._taken_by[held]
+
     def moves(self, node: _Node) -> list[tuple[str, _Node]]:
+        """The steps from a node that a shortest plan may take, and where they lead."""
         world = self.world
         names, things = world.receptacle_names, world.item_names
         held = node.held
         found: list[tuple[str, _Node]] = []
-        holding = 0
+        useful = self.always_useful
         for mask in node.where:
-            holding |= mask
-        useful = holding
-        for r in self.targets + self.appliances:
-            useful |= 1 << r
+            useful |= mask
         if held != NOBODY:
-            useful |= sum(1 << r for r, mask in enumerate(world.accepts) if mask >> held & 1)
+            useful |= self._takers(held)
         if not node.walked:
             seen = {node.place, NOWHERE}
             for r, place in enumerate(world.receptacle_place):
-                if place not in seen and (
-                    useful >> r & 1 or any(place in places for places in self.lamp_places.values())
-                ):
+                if place not in seen and (useful >> r & 1 or place in self.worth_a_walk):
                     seen.add(place)
-                    found.append((f"go to {names[r]}", node._replace(place=place, walked=True)))
-        node = node._replace(walked=False)
+                    found.append((f"go to {names[r]}", _Node(place, *node[1:7], True)))
+        else:
+            node = _Node(*node[:7], False)
         for r in world.here[node.place]:
             if not self._open(node, r):
                 if useful >> r & 1:
                     found.append((f"open {names[r]}", node._replace(opened=node.opened | 1 << r)))
             elif held == NOBODY:
-                for i, k in enumerate(self.wanted):
+                for i, k in enumerate(self.carried):
                     if node.where[i] >> r & 1 and self.movable >> k & 1:
                         found.append((f"take {things[k]} from {names[r]}", self._carried(node, i, r, k)))
             elif world.accepts[r] >> held & 1:
-                if held in self.wanted:
-                    i = self.wanted.index(held)
+                if held in self.carried:
+                    i = self.carried.index(held)
                     after = self._carried(node, i, r, NOBODY)
                 else:
                     after = node._replace(held=NOBODY)
                 found.append((f"move {things[held]} to {names[r]}", after))
-            if self.treatment and r in self.appliances and held in self.wanted and not node.ready >> held & 1:
+            working = self.treatment and r in self.appliances and (not world.plain or self._open(node, r))
+            if self.treatment and working and held in self.wanted and not node.ready >> held & 1:
                 verb = {"hot": "heat", "cool": "cool", "clean": "clean"}[self.treatment[0]]
                 found.append((f"{verb} {things[held]} with {names[r]}", node._replace(ready=node.ready | 1 << held)))
+        if held in self.knives:
+            for i, k in enumerate(self.wanted):
+                near = [r for r in world.here[node.place] if node.where[i] >> r & 1]
+                if self._to_cut(node, k) and any(not world.plain or self._open(node, r) for r in near):
+                    found.append((f"slice {things[k]} with {things[held]}", node._replace(cut=node.cut | 1 << k)))
         for k in self.lamps:
-            if node.place in self.lamp_places[k] and not node.lit >> k & 1:
+            if not node.lit >> k & 1 and any(
+                world.receptacle_place[r] == node.place and (not world.plain or self._open(node, r))
+                for r in self.lamp_holders[k]
+            ):
                 found.append((f"use {things[k]}", node._replace(lit=node.lit | 1 << k)))
         return found
 
@@ -139,6 +163,8 @@ class _Problem:
         """Fewest steps still needed at least; IMPOSSIBLE if the goal is out of reach."""
         if self.reached(node):
             return 0
+        if self.sliced and not self.knives and not node.cut:
+            return IMPOSSIBLE
         if self.light:
             best = IMPOSSIBLE
             for lamp in self.lamps:
@@ -149,7 +175,7 @@ class _Problem:
         return min((self._deliver(node, target) for target in self.targets), default=IMPOSSIBLE)
 
     def _sources(self, node: _Node, i: int) -> list[tuple[int, int, int]]:
-        """For wanted item i: (place, actions to hold it, receptacle or -1), however it may be had."""
+        """However wanted item i may be had, slicing left aside: (place, actions to hold it, receptacle or -1)."""
         k = self.wanted[i]
         if node.held == k:
             return [(node.place, 0, NOBODY)]
@@ -166,6 +192,7 @@ class _Problem:
         best = IMPOSSIBLE
         for i in range(len(self.wanted)):
             for place, actions, _ in self._sources(node, i):
+                actions += self._to_cut(node, self.wanted[i])
                 best = min(best, actions + (node.place != place) + (place != end))
         return best
 
@@ -179,8 +206,12 @@ class _Problem:
         missing = self.needed
         costs: list[tuple[int, int]] = []  # (as the first to be brought, as one more after it)
         for i, k in enumerate(self.wanted):
+            cut = int(self._to_cut(node, k))
             if node.where[i] >> target & 1 and self._is_ready(node, k):
-                missing -= 1
+                if cut:
+                    costs.append((1, 1))
+                else:
+                    missing -= 1
                 continue
             if not world.accepts[target] >> k & 1:
                 continue
@@ -201,7 +232,7 @@ class _Problem:
                         default=IMPOSSIBLE,
                     )
                 first = min(first, actions + walks + 1 + opening)
-            costs.append((first, later))
+            costs.append((first + cut, later + cut))
         if missing > len(costs):
             return IMPOSSIBLE
         if missing <= 1:
@@ -211,11 +242,11 @@ class _Problem:
         )
 
 
-def shortest_plan(world: World, state: State) -> list[str] | None:
+def shortest_plan(world: World, state: State, longest: int = IMPOSSIBLE - 1) -> list[str] | None:
     """The commands of one shortest plan from `state` to the goal.
 
     Returns:
-        An empty list where the goal holds already, None where no plan reaches it.
+        An empty list where the goal holds already, None where no plan of at most `longest` steps reaches it.
     """
     problem = _Problem(world, state)
     start = problem.start
@@ -227,7 +258,7 @@ def shortest_plan(world: World, state: State) -> list[str] | None:
     parent: dict[_Node, tuple[_Node, str]] = {}
     while queue:
         total, _, _, node = heapq.heappop(queue)
-        if total >= IMPOSSIBLE:
+        if total > longest:
             return None
         done = cost[node]
         if problem.reached(node):

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 from rtmc.gymenvs.household import vocabulary as voc
@@ -85,6 +86,13 @@ def draw_task(
     Raises:
         ValueError: a name is unknown, the seed is negative, or no room was found that the knobs allow.
     """
+    return draw_with_plan(task_type, seed, split=split, knobs=knobs, **changes)[0]
+
+
+def draw_with_plan(
+    task_type: str, seed: int, *, split: str = "tiny", knobs: Knobs | None = None, **changes: object
+) -> tuple[HouseholdTask, list[str]]:
+    """Draw one task, as `draw_task`, with the shortest plan found on the way; its length says how hard the task is."""
     check_task_type(task_type)
     usual = SPLITS[check_split(split)] if knobs is None else knobs
     for knob in changes:
@@ -106,9 +114,9 @@ def draw_task(
         world = World(task)
         if chosen.choices and most_choices(world) > chosen.choices:
             continue
-        plan = shortest_plan(world, world.start)
-        if plan is not None and (len(plan) == exact if exact else fewest <= len(plan) <= most):
-            return task
+        plan = shortest_plan(world, world.start, exact or most)
+        if plan is not None and (len(plan) == exact if exact else fewest <= len(plan)):
+            return task, plan
     raise ValueError(f"household task {name!r}: no room found in {_LONGEST_SEARCH} draws that the knobs allow")
 
 
@@ -125,6 +133,26 @@ def most_choices(world: World) -> int:
         holding = len(here) + appliances + sliceable
         worst = max(worst, total - len(here) + doors + (lamps if here else 0) + max(movable, holding))
     return worst
+
+
+@lru_cache(maxsize=1024)
+def _goals(room: str, task_type: str, receptacles: frozenset[str], unseen: bool) -> dict[str, list[str]]:
+    """Object kind -> target kinds of the goals that the room allows and the split may ask for; objects sorted."""
+    kinds = sorted(receptacles)
+    treatment = voc.TREATMENTS.get(task_type)
+    if treatment and treatment[2] not in kinds:
+        return {}
+    objects = [o for o in voc.ROOM_OBJECTS[room] if treatment is None or o in voc.TRAITS[treatment[1]]]
+    if task_type == "look_at_obj_in_light":
+        lamps = voc.LAMPS if any(kind in voc.LAMP_HOLDERS for kind in kinds) else ()
+        pairs = [(o, lamp) for o in objects for lamp in lamps]
+    else:
+        pairs = [(o, kind) for o in objects for kind in kinds if o in voc.ACCEPTS.get(kind, ()) and kind != "box"]
+    goals: dict[str, list[str]] = {}
+    for thing, place in pairs:
+        if held_out(thing, place) == unseen:
+            goals.setdefault(thing, []).append(place)
+    return dict(sorted(goals.items()))
 
 
 class _Draft:
@@ -170,23 +198,12 @@ class _Draft:
 
     def _choose_goal(self, receptacles: Iterable[str]) -> bool:
         """Object kind and target kind of the goal, among those the room has and the split may ask for."""
-        kinds = sorted(set(receptacles))
-        trait = self.treatment[1] if self.treatment else None
-        if self.treatment and self.treatment[2] not in kinds:
+        goals = _goals(self.room, self.task_type, frozenset(receptacles), self.unseen)
+        if not goals:
             return False
-        objects = [o for o in voc.ROOM_OBJECTS[self.room] if trait is None or o in voc.TRAITS[trait]]
-        if self.light:
-            lamps = voc.LAMPS if any(kind in voc.LAMP_HOLDERS for kind in kinds) else ()
-            pairs = [(o, lamp) for o in objects for lamp in lamps]
-        else:
-            pairs = [(o, kind) for o in objects for kind in kinds if o in voc.ACCEPTS.get(kind, ()) and kind != "box"]
-        pairs = [pair for pair in pairs if held_out(*pair) == self.unseen]
         # Object first, then its partner, so that objects with few partners are asked for as often as others.
-        objects = sorted({o for o, _ in pairs})
-        if not objects:
-            return False
-        self.object = self.dice.choice(objects)
-        self.target = self.dice.choice([kind for o, kind in pairs if o == self.object])
+        self.object = self.dice.choice(list(goals))
+        self.target = self.dice.choice(goals[self.object])
         return True
 
     def _small_room(self, size: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rtmc.gymenvs.household import vocabulary
+from rtmc.gymenvs.household.pddl import Problem, read_problem
 from rtmc.gymenvs.household.task import Goal, HouseholdTask, Item, Receptacle
 
 _STATE_FACTS = {
@@ -25,7 +26,23 @@ _STATE_FACTS = {
 }
 _TRAIT_FACTS = frozenset(("pickupable", *vocabulary.TRAITS))
 # Predicates of the domain that no action reads or changes in a way the player can notice.
-_NOTES = frozenset(("moveable", "ison", "examined", "checked", "wasinreceptacle", "full", "isreceptacleobjectfull"))
+_NOTES = frozenset((
+    "moveable", "ison", "examined", "checked", "wasinreceptacle", "full", "isreceptacleobjectfull",
+    "holdsanyreceptacleobject",
+))  # fmt: skip
+_PLACED = {"inreceptacle": 1, "objecttype": 1, "receptacletype": 1}
+# Task type -> the atoms of its goal, by number. Whether a pair's second receptacle type is written says nothing new.
+_GOAL_ATOMS = {
+    "pick_and_place_simple": [_PLACED],
+    "look_at_obj_in_light": [
+        {"objecttype": 2, "toggleable": 1, "istoggled": 1, "receptacleatlocation": 1, "atlocation": 1,
+         "inreceptacle": 1, "holds": 1}
+    ],
+    "pick_two_obj_and_place": [
+        {"inreceptacle": 2, "objecttype": 2, "receptacletype": number, "=": 1} for number in (1, 2)
+    ],
+    **{name: [{**_PLACED, trait: 1, f"is{state}": 1}] for name, (state, trait, _) in vocabulary.TREATMENTS.items()},
+}  # fmt: skip
 _ID_CODES = {"_bar_": "|", "_minus_": "-", "_plus_": "+", "_dot_": ".", "_comma_": ","}
 
 
@@ -53,24 +70,24 @@ def read_goal(formula: str, sentence: str) -> Goal:
     """The goal that a PDDL formula states.
 
     Raises:
-        ValueError: the formula is none of the six task types'.
+        ValueError: the formula is none of the six task types', nor one of them on sliced things.
     """
     flat = " ".join(formula.lower().split())
-    objects = re.findall(r"\(objecttype \?\w+ (\w+)type\)", flat)
-    receptacles = re.findall(r"\(receptacletype \?\w+ (\w+)type\)", flat)
-    if "(istoggled" in flat and "(holds" in flat:
-        lamps = re.findall(r"\(objecttype \?ot (\w+)type\)", flat)
-        held = [kind for kind in objects if kind not in lamps]
-        if len(lamps) == 1 and len(held) == 1:
-            return Goal("look_at_obj_in_light", held[0], sentence, lamp=lamps[0])
-    elif len(set(objects)) == 1 and len(set(receptacles)) == 1 and "inreceptacleobject" not in flat:
-        treatments = [
-            task_type for task_type, (state, _, _) in vocabulary.TREATMENTS.items() if f"(is{state} ?o)" in flat
-        ]
-        two = re.search(r"\(not \(= \?o1 \?o2\)\)", flat) is not None
-        if len(treatments) + two <= 1:
-            plain = "pick_two_obj_and_place" if two else "pick_and_place_simple"
-            return Goal(treatments[0] if treatments else plain, objects[0], sentence, receptacles[0])
+    # The atoms say which goal it is, provided that they stand in nothing but `and` and `exists`.
+    atoms = Counter(re.findall(r"\((\w+|=) \??\w+(?: \??\w+)*\)", flat))
+    words = set(re.findall(r"\(([a-z]+)\b", flat)) - set(atoms) - {"and", "exists"}
+    cuts = {atoms.pop("sliceable", 0), atoms.pop("issliced", 0)}
+    objects = set(re.findall(r"\(objecttype \?\w+ (\w+)type\)", flat))
+    receptacles = set(re.findall(r"\(receptacletype \?\w+ (\w+)type\)", flat))
+    lamps = set(re.findall(r"\(objecttype \?ot (\w+)type\)", flat))
+    task_type = next((name for name, wanted in _GOAL_ATOMS.items() if atoms in wanted), None)
+    apart = task_type == "pick_two_obj_and_place" and "(not (= ?o1 ?o2))" in flat
+    if cuts in ({0}, {2 if apart else 1}):
+        sliced = cuts != {0}
+        if task_type == "look_at_obj_in_light" and not words and len(lamps) == 1 and len(objects - lamps) == 1:
+            return Goal(task_type, min(objects - lamps), sentence, lamp=min(lamps), sliced=sliced)
+        if task_type and words == ({"not"} if apart else set()) and len(objects) == len(receptacles) == 1 and not lamps:
+            return Goal(task_type, min(objects), sentence, min(receptacles), sliced=sliced)
     raise ValueError(f"household goal: none of {', '.join(vocabulary.TASK_TYPES)}; got {formula!r}")
 
 
@@ -182,29 +199,41 @@ def task_from_recording(recording: Mapping[str, Any]) -> HouseholdTask:
     return build_task(task_id, recording["init"], names, goal)
 
 
-def task_from_game(game: Mapping[str, Any], task_id: str) -> HouseholdTask:
-    """See `HouseholdTask.from_game`."""
+def task_from_game(game: Mapping[str, Any], task_id: str, where: str = "") -> HouseholdTask:
+    """See `HouseholdTask.from_game`. `where` names the file, for messages."""
     missing = [key for key in ("pddl_problem", "grammar") if key not in game]
     if missing:
         raise ValueError(f"household game {task_id!r}: the keys {missing} are missing; it has {sorted(game)}")
-    problem = game["pddl_problem"]
-    start, found, goal = problem.partition("(:goal")
-    init = re.search(r"\(:init(.*)", start, re.DOTALL)
-    if not found or init is None:
-        raise ValueError(f"household game {task_id!r}: pddl_problem has no (:init ...) before its (:goal ...)")
-    facts = [row.split() for row in re.findall(r"\(([^()]+)\)", init[1])]
+    for key in ("pddl_problem", "grammar"):
+        if not isinstance(game[key], str):
+            raise ValueError(f"household game {task_id!r}: {key} must be text, got {type(game[key]).__name__}")
+    problem = read_problem(game["pddl_problem"], f"{where or f'household game {task_id!r}'}, pddl_problem")
     sentence = re.search(r"Your task is to: ([^\"\n]*?)\.?\"", game["grammar"])
     if sentence is None:
         raise ValueError(f"household game {task_id!r}: the grammar has no 'Your task is to: ...'")
-    ids = {one for row in facts if row[0] != "=" for one in row[1:]}
-    return build_task(task_id, facts, names_of_ids(ids), read_goal(goal, sentence[1]))
+    return task_from_problem(problem, task_id, sentence[1])
+
+
+def task_from_problem(problem: Problem, task_id: str, sentence: str) -> HouseholdTask:
+    """The task of a PDDL problem; `sentence` tells its goal, without "Your task is to: " and the full stop.
+
+    Raises:
+        ValueError: as `build_task` and `read_goal`.
+    """
+    try:
+        goal = read_goal(problem.goal, sentence)
+    except ValueError as error:
+        raise ValueError(f"{problem.where}:{problem.goal_line}: {error}") from None
+    names = names_of_ids(one for row in problem.facts for one in row[1:])
+    return build_task(task_id, problem.facts, names, goal)
 
 
 def load_game(path: str | Path) -> HouseholdTask:
     """The task of an ALFWorld `game.tw-pddl` file. Its id is the names of the two folders it lies in.
 
     Raises:
-        ValueError: the file is no JSON object, or see `HouseholdTask.from_recording`.
+        ValueError: the file is no JSON object; its problem is malformed (the line within `pddl_problem` is told); or
+            see `HouseholdTask.from_recording`.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -214,4 +243,4 @@ def load_game(path: str | Path) -> HouseholdTask:
         raise ValueError(f"household game {path}: no JSON: {error}") from error
     if not isinstance(game, Mapping):
         raise ValueError(f"household game {path}: wanted a JSON object, got {type(game).__name__}")
-    return task_from_game(game, "/".join(path.resolve().parts[-3:-1]))
+    return task_from_game(game, "/".join(path.resolve().parts[-3:-1]), f"household game {path}")

@@ -56,23 +56,25 @@ SPLITS = {
 }
 
 
-def _near(what: str, got: str, options: Sequence[str]) -> ValueError:
+def near(what: str, got: str, options: Sequence[str]) -> ValueError:
+    """The error for an unknown name, with the near ones and the first of all."""
     close = difflib.get_close_matches(got, options, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return ValueError(f"unknown household {what} {got!r}{hint} Known: {', '.join(options)}")
+    known = ", ".join(options[:20]) + (f" and {len(options) - 20} more" if len(options) > 20 else "")
+    return ValueError(f"unknown household {what} {got!r}{hint} Known: {known}")
 
 
 def check_split(split: str) -> str:
     """The split, or a ValueError that names the near ones."""
     if split not in SPLITS:
-        raise _near("split", str(split), tuple(SPLITS))
+        raise near("split", str(split), tuple(SPLITS))
     return split
 
 
 def check_task_type(task_type: str) -> str:
     """The task type, or a ValueError that names the near ones."""
     if task_type not in voc.TASK_TYPES:
-        raise _near("task type", str(task_type), voc.TASK_TYPES)
+        raise near("task type", str(task_type), voc.TASK_TYPES)
     return task_type
 
 
@@ -80,7 +82,7 @@ def check_knob(name: str) -> str:
     """The knob's name, or a ValueError that names the near ones."""
     known = tuple(field.name for field in fields(Knobs))
     if name not in known:
-        raise _near("knob", name, known)
+        raise near("knob", name, known)
     return name
 
 

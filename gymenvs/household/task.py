@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from rtmc.gymenvs.household import vocabulary
 
 STATES = ("clean", "cool", "hot", "sliced", "toggled")
 ALL_TRAITS = ("pickupable", *vocabulary.TRAITS)
+_TRAIT_SET, _STATE_SET = frozenset(ALL_TRAITS), frozenset(STATES)
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached: kinds of object and of receptacle (or lamp), and the sentence that says so."""
+    """What is to be reached: kinds of object and of receptacle (or lamp), and the sentence that says so.
+
+    `sliced`: whether the object must be sliced too. ALFWorld leaves such tasks out; its rules and its engine know them.
+    """
 
     task_type: str
     object: str
     sentence: str
     receptacle: str | None = None
     lamp: str | None = None
+    sliced: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,16 +98,16 @@ class HouseholdTask:
         if getattr(goal, wanted) is None:
             raise ValueError(f"{where}: a {goal.task_type} goal needs goal.{wanted}, got None")
         names = [one.name for one in self.receptacles] + [one.name for one in self.items]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if len(set(names)) < len(names):
+            twice = sorted(name for name, times in Counter(names).items() if times > 1)
             raise ValueError(f"{where}: names must be unique, but these occur more than once: {twice}")
         places = {receptacle.name for receptacle in self.receptacles}
         for item in self.items:
-            missing = sorted(set(item.inside) - places)
-            if missing:
+            if not places.issuperset(item.inside):
+                missing = sorted(set(item.inside) - places)
                 raise ValueError(f"{where}: {item.name} is inside {missing}, which the room does not have")
-            unknown = sorted((set(item.traits) - set(ALL_TRAITS)) | (set(item.states) - set(STATES)))
-            if unknown:
+            if not (_TRAIT_SET.issuperset(item.traits) and _STATE_SET.issuperset(item.states)):
+                unknown = sorted((set(item.traits) - _TRAIT_SET) | (set(item.states) - _STATE_SET))
                 raise ValueError(f"{where}: {item.name} has {unknown}; traits are {ALL_TRAITS}, states {STATES}")
         if self.held is not None and self.held not in {item.name for item in self.items}:
             raise ValueError(f"{where}: held is {self.held!r}, which is no item of the room")

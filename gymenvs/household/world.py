@@ -1,57 +1,69 @@
-"""The rules of the household: which commands a state admits, what each changes, and what the engine answers.
+"""The rules of the household: which commands a state admits, what each changes, and when the goal holds.
 
 `World` is what never changes in a task, `State` what does. A state is a tuple of small integers and tuples, so
-keeping one is a snapshot and going back to it a restore. The rules are those of ALFWorld's PDDL domain as the
-engine plays it, with its quirks:
+keeping one is a snapshot and going back to it a restore. What the engine says stands in `answers`, its book-keeping
+in `facts`. There are two sets of rules.
 
-- heating, cooling and cleaning work through a closed door, and slicing on a thing in a closed receptacle;
+`alfworld`: those of ALFWorld's PDDL domain as the engine plays it, with its quirks:
+
+- heating and cooling work through a closed door, lamps in a closed receptacle can be used, and things in one sliced;
 - a lamp can be switched on, never off; "using" it again says that it is turned on;
-- only held things can be examined, and `go to` a receptacle where one stands is no command;
-- `look` names a thing as lying beside a receptacle when it was taken out of that receptacle and now lies in
-  another at the same location;
+- only held things can be examined, and a vessel's states are never told;
+- `go to` a receptacle where one stands is no command;
+- `look` before the first walk sees no receptacle, though the first text lists them; later it names a thing as lying
+  beside a receptacle when it was taken out of that receptacle and now lies in another at the same location;
+- receptacles are never full, and the hand holds one thing;
 - the goal is judged anew after every step, so that it can be lost again.
+
+`plain` mends what is plainly a mistake and leaves the rest:
+
+- things in view (in a receptacle at hand that is open or has no door) can be examined, not held ones alone;
+- `use` switches a lamp on and off in turn, and says which;
+- heating and cooling need the appliance's door open; lamps are used and things sliced only within reach;
+- `look` in the middle of the room lists the receptacles, and invents nothing lying beside one;
+- examining a vessel tells that it is hot, cold, clean or sliced; the plain text is for one that is none of these.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from rtmc.gymenvs.household import texts, vocabulary
+from rtmc.gymenvs.household import vocabulary
 from rtmc.gymenvs.household.task import HouseholdTask
 
+RULES = ("alfworld", "plain")
 NOBODY = -1
 NOWHERE = -1
+_KEPT = 256  # entries of each look-up of a world; an entry has some hundred bytes
+_TREATED_AT = {appliance: (state, trait) for state, trait, appliance in vocabulary.TREATMENTS.values()}
+_TREATMENT_VERBS = {"hot": "heat", "cool": "cool", "clean": "clean"}
+STATE_NAMES = ("clean", "cool", "hot", "sliced", "toggled")
 
 
 class State(NamedTuple):
-    """What can change. Sets of receptacles, items and locations are bit masks over the task's order.
+    """What can change. Sets of receptacles and items are bit masks over the task's order.
 
     Attributes:
         place: index of the agent's location.
         held: index of the item in hand, or -1.
-        inside: for each item, the receptacles that hold it.
-        at: for each item, the locations it is at.
+        contents: for each receptacle, the items in it.
+        lying: for each location, the items there.
         opened: the open receptacles.
         clean, cool, hot, sliced, toggled: the items in that state.
     """
 
     place: int
     held: int
-    inside: tuple[int, ...]
-    at: tuple[int, ...]
+    contents: tuple[int, ...]
+    lying: tuple[int, ...]
     opened: int
     clean: int
     cool: int
     hot: int
     sliced: int
     toggled: int
-
-
-class Trace(NamedTuple):
-    """The engine's book-keeping, which no rule depends on: facts `checked(x)`, and facts that were deleted."""
-
-    checked: frozenset[str] = frozenset()
-    gone: frozenset[str] = frozenset()
 
 
 class Action(NamedTuple):
@@ -62,7 +74,7 @@ class Action(NamedTuple):
     target: int = NOBODY
 
 
-def _bits(mask: int) -> list[int]:
+def bits(mask: int) -> list[int]:
     """Indices of the set bits, ascending."""
     found = []
     while mask:
@@ -72,12 +84,27 @@ def _bits(mask: int) -> list[int]:
     return found
 
 
-class World:
-    """A task made ready to be played: names resolved to indices, look-ups prepared. Holds no state of play."""
+def _mask(indices: Iterable[int]) -> int:
+    return sum(1 << k for k in indices)
 
-    def __init__(self, task: HouseholdTask) -> None:
+
+def _word(text: str) -> int:
+    """A 64-bit number of a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+class World:
+    """A task made ready to be played: names resolved to indices, look-ups prepared. Holds no state of play.
+
+    Args:
+        task: the room and the goal.
+        rules: `alfworld` or `plain`.
+    """
+
+    def __init__(self, task: HouseholdTask, rules: str = "alfworld") -> None:
         self.task = task
         self.goal = task.goal
+        self.plain = rules == "plain"
         receptacles, items = task.receptacles, task.items
         self.receptacle_names = [r.name for r in receptacles]
         self.receptacle_kinds = [r.kind for r in receptacles]
@@ -95,40 +122,57 @@ class World:
         for k, place in enumerate(self.receptacle_place):
             if place != NOWHERE:
                 self.here[place].append(k)
-        self.openable = sum(1 << k for k, r in enumerate(receptacles) if r.openable)
-        self.trait = {
-            trait: sum(1 << k for k, i in enumerate(items) if trait in i.traits)
-            for trait in ("pickupable", *vocabulary.TRAITS)
-        }
-        accepts = {kind: frozenset(kinds) for kind, kinds in task.accepts}
-        self.accepts = [
-            sum(1 << k for k, i in enumerate(items) if i.kind in accepts.get(r.kind, ())) for r in receptacles
-        ]
-        self.knives = sum(1 << k for k, i in enumerate(items) if i.kind in vocabulary.KNIVES)
+        self.openable = _mask(k for k, r in enumerate(receptacles) if r.openable)
+        self.trait = dict.fromkeys(("pickupable", *vocabulary.TRAITS), 0)
+        states = dict.fromkeys(STATE_NAMES, 0)
+        for k, i in enumerate(items):
+            for trait in i.traits:
+                self.trait[trait] |= 1 << k
+            for name in i.states:
+                states[name] |= 1 << k
+        accepted = {kind: _mask(k for k, i in enumerate(items) if i.kind in kinds) for kind, kinds in task.accepts}
+        self.accepts = [accepted.get(r.kind, 0) for r in receptacles]
+        self.knives = _mask(k for k, i in enumerate(items) if i.kind in vocabulary.KNIVES)
         index = {name: k for k, name in enumerate(self.receptacle_names)}
-        held = NOBODY if task.held is None else self.item_names.index(task.held)
-
-        def in_state(name: str) -> int:
-            return sum(1 << k for k, i in enumerate(items) if name in i.states)
-
+        contents, lying = [0] * len(receptacles), [0] * len(self.locations)
+        for k, i in enumerate(items):
+            for name in i.inside:
+                contents[index[name]] |= 1 << k
+            for name in i.at:
+                lying[location_index[name]] |= 1 << k
         self.start = State(
             place=location_index[task.start],
-            held=held,
-            inside=tuple(sum(1 << index[name] for name in i.inside) for i in items),
-            at=tuple(sum(1 << location_index[name] for name in i.at) for i in items),
-            opened=sum(1 << k for k, r in enumerate(receptacles) if r.opened),
-            clean=in_state("clean"),
-            cool=in_state("cool"),
-            hot=in_state("hot"),
-            sliced=in_state("sliced"),
-            toggled=in_state("toggled"),
+            held=NOBODY if task.held is None else self.item_names.index(task.held),
+            contents=tuple(contents),
+            lying=tuple(lying),
+            opened=_mask(k for k, r in enumerate(receptacles) if r.opened),
+            **states,
         )
-        # The engine drops effects on facts that can never hold, so "not cool" is told of no thing here that could
-        # never be cool.
-        standing = {r.kind for r in receptacles if r.location is not None}
-        self._can_cool = self.start.cool | (self.trait["coolable"] if "fridge" in standing else 0)
-        self._can_heat = self.start.hot | (self.trait["heatable"] if "microwave" in standing else 0)
-        self._constant_facts = self._facts_that_stay()
+        self._prepare_goal()
+        self._actions = {verb: Action(verb) for verb in ("help", "inventory", "look")}
+        self._walks: list[tuple[str, ...] | None] = [None] * len(self.locations)
+        self._doors = [self.openable & _mask(here) for here in self.here]
+        self._listed: dict[tuple[int, ...], tuple[str, ...]] = {}
+        # A lamp that the task puts into two receptacles is offered at each; elsewhere no command comes twice.
+        self._repeats = any(len(i.inside) > 1 for i in items)
+        self._words: dict[tuple[int, Any], int] = {}
+        self._fact_words: dict[tuple[int, int, int], int] = {}  # at most one a fact that can hold
+        self._room_word: int | None = None
+
+    def _prepare_goal(self) -> None:
+        goal = self.goal
+        wanted = _mask(k for k, kind in enumerate(self.item_kinds) if kind == goal.object)
+        self.treatment = vocabulary.TREATMENTS.get(goal.task_type)
+        if self.treatment is not None:
+            wanted &= self.trait[self.treatment[1]]
+        if goal.sliced:
+            wanted &= self.trait["sliceable"]
+        self.wanted = wanted
+        self.targets = [r for r, kind in enumerate(self.receptacle_kinds) if kind == goal.receptacle]
+        self.needed = 2 if goal.task_type == "pick_two_obj_and_place" else 1
+        self.light = goal.task_type == "look_at_obj_in_light"
+        lamps = _mask(k for k, kind in enumerate(self.item_kinds) if kind == goal.lamp)
+        self.lamps = lamps & self.trait["toggleable"] if self.light else 0
 
     # -- what a state admits -------------------------------------------------------------------------------
 
@@ -136,71 +180,115 @@ class World:
         """Whether the receptacle's inside can be got at: it is open or has no door."""
         return not (self.openable & ~state.opened) >> receptacle & 1
 
-    def contents(self, state: State, receptacle: int) -> list[int]:
-        return [k for k, mask in enumerate(state.inside) if mask >> receptacle & 1]
+    def commands(self, state: State) -> list[str]:
+        """Every admissible command of the state, sorted, each once. The list is the caller's."""
+        place, held, contents = state.place, state.held, state.contents
+        # All that the list depends on.
+        key = (
+            place,
+            held,
+            state.opened & self._doors[place],
+            state.lying[place],
+            *[contents[r] for r in self.here[place]],
+        )
+        listed = self._listed.get(key)
+        if listed is None:
+            if len(self._listed) >= _KEPT:
+                del self._listed[next(iter(self._listed))]
+            listed = self._listed[key] = tuple(self._list(state))
+        return list(listed)
 
-    def actions(self, state: State) -> dict[str, Action]:
-        """Every admissible command of the state, unsorted, with the action it stands for."""
-        names, things = self.receptacle_names, self.item_names
-        held = state.held
-        found = {"help": Action("help"), "inventory": Action("inventory"), "look": Action("look")}
-        for k, place in enumerate(self.receptacle_place):
-            if place not in (state.place, NOWHERE):
-                found[f"go to {names[k]}"] = Action("go", target=k)
+    def _list(self, state: State) -> list[str]:
+        place, held = state.place, state.held
+        found = list(self._walks[place] or self._walks_from(place))
         if held != NOBODY:
-            found[f"examine {things[held]}"] = Action("examine", item=held)
-        for r in self.here[state.place]:
-            found[f"examine {names[r]}"] = Action("examine", target=r)
-            if self.openable >> r & 1:
-                verb = "close" if state.opened >> r & 1 else "open"
-                found[f"{verb} {names[r]}"] = Action(verb, target=r)
-            open_now = self.reachable(state, r)
-            for k in self.contents(state, r):
-                if open_now and held == NOBODY and self.trait["pickupable"] >> k & 1:
-                    found[f"take {things[k]} from {names[r]}"] = Action("take", k, r)
-                if self.trait["toggleable"] >> k & 1:
-                    found[f"use {things[k]}"] = Action("use", k)
-            if held == NOBODY:
-                continue
-            if open_now and self.accepts[r] >> held & 1:
-                found[f"move {things[held]} to {names[r]}"] = Action("move", held, r)
-            treatment = self._treatment(r)
-            if treatment and self.trait[treatment[1]] >> held & 1:
-                found[f"{treatment[0]} {things[held]} with {names[r]}"] = Action(treatment[0], held, r)
+            found.append(self._command(f"examine {self.item_names[held]}", "examine", held))
+        for r in self.here[place]:
+            found += self._offers(r, self.reachable(state, r), held, state.contents[r])
         if held != NOBODY and self.knives >> held & 1:
-            for k, places in enumerate(state.at):
-                if places >> state.place & 1 and self.trait["sliceable"] >> k & 1:
-                    found[f"slice {things[k]} with {things[held]}"] = Action("slice", k, held)
+            for k in bits(self._within_reach(state) & self.trait["sliceable"]):
+                name = f"slice {self.item_names[k]} with {self.item_names[held]}"
+                found.append(self._command(name, "slice", k, held))
+        if self._repeats:
+            found = list(set(found))
+        found.sort()
         return found
 
-    def _treatment(self, receptacle: int) -> tuple[str, str] | None:
-        kind = self.receptacle_kinds[receptacle]
-        if kind == "microwave":
-            return "heat", "heatable"
-        if kind == "fridge":
-            return "cool", "coolable"
-        if kind == "sinkbasin":
-            return "clean", "cleanable"
-        return None
+    def action(self, command: str) -> Action:
+        """The action of a command that `commands` has listed."""
+        return self._actions[command]
+
+    def actions(self, state: State) -> dict[str, Action]:
+        """Every admissible command of the state, sorted, with the action it stands for."""
+        return {command: self._actions[command] for command in self.commands(state)}
+
+    def _command(self, text: str, verb: str, item: int = NOBODY, target: int = NOBODY) -> str:
+        if text not in self._actions:
+            self._actions[text] = Action(verb, item, target)
+        return text
+
+    def _within_reach(self, state: State) -> int:
+        """The items a knife can be put to: by the engine's rules all that lie at the place, doors or not."""
+        if not self.plain:
+            return state.lying[state.place]
+        reach = 0
+        for r in self.here[state.place]:
+            if self.reachable(state, r):
+                reach |= state.contents[r]
+        return reach
+
+    def _walks_from(self, place: int) -> tuple[str, ...]:
+        names = self.receptacle_names
+        found = [
+            self._command(f"go to {names[k]}", "go", target=k)
+            for k, where in enumerate(self.receptacle_place)
+            if where not in (place, NOWHERE)
+        ]
+        walks = tuple(sorted([*found, "help", "inventory", "look"]))
+        self._walks[place] = walks
+        return walks
+
+    def _offers(self, r: int, reached: bool, held: int, contents: int) -> list[str]:
+        """What one receptacle at hand lets one do, given whether its inside is reached, the hand and its contents."""
+        name, things = self.receptacle_names[r], self.item_names
+        found = [self._command(f"examine {name}", "examine", target=r)]
+        if self.openable >> r & 1:
+            verb = "close" if reached else "open"
+            found.append(self._command(f"{verb} {name}", verb, target=r))
+        for k in bits(contents):
+            if reached and held == NOBODY and self.trait["pickupable"] >> k & 1:
+                found.append(self._command(f"take {things[k]} from {name}", "take", k, r))
+            if self.trait["toggleable"] >> k & 1 and (reached or not self.plain):
+                found.append(self._command(f"use {things[k]}", "use", k))
+            if self.plain and reached:
+                found.append(self._command(f"examine {things[k]}", "examine", k))
+        if held != NOBODY:
+            if reached and self.accepts[r] >> held & 1:
+                found.append(self._command(f"move {things[held]} to {name}", "move", held, r))
+            state, trait = _TREATED_AT.get(self.receptacle_kinds[r], ("", ""))
+            if state and self.trait[trait] >> held & 1 and (reached or not self.plain):
+                verb = _TREATMENT_VERBS[state]
+                found.append(self._command(f"{verb} {things[held]} with {name}", verb, held, r))
+        return found
 
     def success(self, state: State) -> bool:
         """Whether the goal holds in the state."""
-        goal = self.goal
-        wanted = [k for k, kind in enumerate(self.item_kinds) if kind == goal.object]
-        if goal.task_type == "look_at_obj_in_light":
-            here = sum(1 << r for r in self.here[state.place])
-            lit = any(
-                kind == goal.lamp and (state.toggled & self.trait["toggleable"]) >> k & 1 and state.inside[k] & here
-                for k, kind in enumerate(self.item_kinds)
-            )
-            return lit and state.held in wanted
-        targets = [r for r, kind in enumerate(self.receptacle_kinds) if kind == goal.receptacle]
-        if goal.task_type in vocabulary.TREATMENTS:
-            name, trait, _ = vocabulary.TREATMENTS[goal.task_type]
-            fit = getattr(state, name) & self.trait[trait]
-            wanted = [k for k in wanted if fit >> k & 1]
-        needed = 2 if goal.task_type == "pick_two_obj_and_place" else 1
-        return any(sum(state.inside[k] >> r & 1 for k in wanted) >= needed for r in targets)
+        fit = self.wanted & state.sliced if self.goal.sliced else self.wanted
+        if self.light:
+            lit = state.toggled & self.lamps
+            if not lit or state.held == NOBODY or not fit >> state.held & 1:
+                return False
+            return any(state.contents[r] & lit for r in self.here[state.place])
+        if self.treatment is not None:
+            fit &= getattr(state, self.treatment[0])
+        if not fit:
+            return False
+        contents = state.contents
+        for r in self.targets:
+            there = contents[r] & fit
+            if there and there.bit_count() >= self.needed:
+                return True
+        return False
 
     # -- what an action does -------------------------------------------------------------------------------
 
@@ -208,21 +296,24 @@ class World:
         """The state after an admissible action."""
         verb, k, target = action
         if verb == "go":
-            return state._replace(place=self.receptacle_place[target])
+            return State(self.receptacle_place[target], *state[1:])
         if verb == "open":
             return state._replace(opened=state.opened | 1 << target)
         if verb == "close":
             return state._replace(opened=state.opened & ~(1 << target))
+        if k == NOBODY or verb == "examine":
+            return state  # help, inventory, look, examine
+        bit = 1 << k
         if verb in ("take", "move"):
-            inside, at = list(state.inside), list(state.at)
+            contents, lying = list(state.contents), list(state.lying)
             if verb == "take":
-                inside[k] &= ~(1 << target)
-                at[k] &= ~(1 << state.place)
-                return state._replace(held=k, inside=tuple(inside), at=tuple(at))
-            inside[k] |= 1 << target
-            at[k] |= 1 << state.place
-            return state._replace(held=NOBODY, inside=tuple(inside), at=tuple(at))
-        bit = 1 << k if k != NOBODY else 0
+                contents[target] &= ~bit
+                lying[state.place] &= ~bit
+            else:
+                contents[target] |= bit
+                lying[state.place] |= bit
+            held = k if verb == "take" else NOBODY
+            return State(state.place, held, tuple(contents), tuple(lying), *state[4:])
         if verb == "heat":
             return state._replace(hot=state.hot | bit, cool=state.cool & ~bit)
         if verb == "cool":
@@ -231,143 +322,59 @@ class World:
             return state._replace(clean=state.clean | bit)
         if verb == "slice":
             return state._replace(sliced=state.sliced | bit)
-        if verb == "use":
-            return state._replace(toggled=state.toggled | bit)
-        return state  # help, inventory, look, examine
+        if self.plain:
+            return state._replace(toggled=state.toggled ^ bit)
+        return state._replace(toggled=state.toggled | bit)
 
-    def note(self, trace: Trace, state: State, action: Action) -> Trace:
-        """The book-keeping after an admissible action taken in `state`."""
-        verb, k, target = action
-        receptacle = self.receptacle_names[target] if target != NOBODY and verb != "slice" else ""
-        thing = self.item_names[k] if k != NOBODY else ""
-        where = self.locations[state.place]
-        made: tuple[str, ...] = ()
-        deleted: tuple[str, ...] = ()
-        if verb == "go":
-            made = (f"atlocation(agent1, {self.locations[self.receptacle_place[target]]})",)
-            deleted = (f"atlocation(agent1, {where})",)
-        elif verb == "open":
-            made = (f"opened({receptacle})",)
-        elif verb == "close":
-            deleted = (f"opened({receptacle})",)
-        elif verb in ("take", "move"):
-            resting = (f"inreceptacle({thing}, {receptacle})", f"objectatlocation({thing}, {where})")
-            holding = (f"holds(agent1, {thing})", "holdsany(agent1)")
-            made, deleted = (holding, resting) if verb == "take" else (resting, holding)
-        elif verb == "heat":
-            made = (f"ishot({thing})",)
-            deleted = (f"iscool({thing})",) if self._can_cool >> k & 1 else ()
-        elif verb == "cool":
-            made = (f"iscool({thing})",)
-            deleted = (f"ishot({thing})",) if self._can_heat >> k & 1 else ()
-        elif verb == "use":
-            deleted = (f"ison({thing})",)
-        checked = {
-            "look": where,
-            "inventory": "agent1",
-            "help": "agent1",
-            "open": receptacle,
-            "examine": thing or receptacle,
-        }.get(verb)
-        marks = trace.checked if checked is None else trace.checked | {f"checked({checked})"}
-        return Trace(marks, trace.gone.difference(made).union(deleted) if made or deleted else trace.gone)
+    # -- the state's identity ------------------------------------------------------------------------------
 
-    # -- what the engine says ------------------------------------------------------------------------------
+    def key(self, state: State) -> str:
+        """The exact state as a 64-bit hash in hexadecimal, the same in every process.
 
-    def intro(self) -> str:
-        """The first text: the surroundings and the goal's sentence."""
-        if self.here[self.start.place]:
-            surroundings = self._look(self.start, Trace())
+        Every fact that can change, and the room with all that cannot, has a 64-bit number, BLAKE2b of its text cut to
+        eight bytes; the key is the exclusive or of those that hold (Zobrist hashing). So it depends on names alone,
+        not on the order in which a task lists things. Goal, turn and what was seen have no part in it.
+        """
+        words = self._words
+        if len(words) > _KEPT:
+            words.clear()
+        if self._room_word is None:
+            self._room_word = self._word_of_room()
+        total = self._room_word
+        # By field: a part that did not change since is found by its value.
+        parts: Iterable[tuple[int, Any]] = enumerate(state)
+        for part in parts:
+            word = words.get(part)
+            if word is None:
+                word = words[part] = self._word_of_field(*part)
+            total ^= word
+        return f"{total:016x}"
+
+    def _word_of_field(self, field: int, value: int | tuple[int, ...]) -> int:
+        total = 0
+        if isinstance(value, tuple):
+            for owner, mask in enumerate(value):
+                for k in bits(mask):
+                    total ^= self._fact_words.get((field, owner, k)) or self._word_of_fact(field, owner, k)
+        elif State._fields[field] in ("place", "held"):
+            total = self._word_of_fact(field, 0, value) if value != NOBODY else 0
         else:
-            standing = [r.name for r in self.task.receptacles if r.location is not None]
-            surroundings = texts.around(standing)
-        return texts.intro(surroundings, self.goal.sentence)
+            for k in bits(value):
+                total ^= self._fact_words.get((field, 0, k)) or self._word_of_fact(field, 0, k)
+        return total
 
-    def feedback(self, state: State, trace: Trace, action: Action) -> str:
-        """The engine's answer to an action, told from the state after it."""
-        verb, k, target = action
-        if verb == "help":
-            return texts.HELP
-        if verb == "look":
-            return self._look(state, trace)
-        if verb == "inventory":
-            if state.held == NOBODY:
-                return texts.EMPTY_HANDED
-            return f"You are carrying: {texts.things([self.item_names[state.held]])}."
-        thing = self.item_names[k] if k != NOBODY else ""
-        if verb == "slice":
-            return f"You sliced the {thing} with the {self.item_names[target]}."
-        if verb == "use":
-            return f"You turn on the {thing}."
-        if verb == "examine" and k != NOBODY:
-            states = [name for name in _STATE_NAMES if getattr(state, name) >> k & 1]
-            if not self.trait["toggleable"] >> k & 1:
-                states = [name for name in states if name != "toggled"]
-            vessel = bool(self.trait["isreceptacleobject"] >> k & 1)
-            return texts.item(thing, states, vessel, self.task.items[k].contents)
-        name = self.receptacle_names[target]
-        if verb == "take":
-            return f"You pick up the {thing} from the {name}."
-        if verb == "move":
-            return f"You move the {thing} to the {name}."
-        if verb == "close":
-            return f"You close the {name}."
-        if verb in ("heat", "cool", "clean"):
-            return f"You {verb} the {thing} using the {name}."
-        sight = texts.receptacle(
-            name,
-            [self.item_names[i] for i in self.contents(state, target)],
-            bool(self.openable >> target & 1),
-            bool(state.opened >> target & 1),
-        )
-        opening = {"go": f"You arrive at {name}. ", "open": f"You open the {name}. "}.get(verb, "")
-        return opening + sight
+    def _word_of_fact(self, field: int, owner: int, k: int) -> int:
+        """The number of the fact that the state's field holds k; of `contents` and `lying`, at the owner."""
+        name = State._fields[field]
+        named = {"place": self.locations, "opened": self.receptacle_names}.get(name, self.item_names)
+        at = {"contents": self.receptacle_names, "lying": self.locations}.get(name)
+        word = _word(f"{name} {named[k]}" + (f" {at[owner]}" if at else ""))
+        self._fact_words[field, owner, k] = word
+        return word
 
-    def _look(self, state: State, trace: Trace) -> str:
-        here = self.here[state.place]
-        if not here:
-            # Once the agent looks, the engine no longer lists the room.
-            return texts.around(())
-        beside = [
-            self.item_names[k]
-            for k, places in enumerate(state.at)
-            if places >> state.place & 1
-            for r in here
-            if f"inreceptacle({self.item_names[k]}, {self.receptacle_names[r]})" in trace.gone
-        ]
-        return texts.facing([self.receptacle_names[r] for r in here], beside)
-
-    # -- the engine's facts --------------------------------------------------------------------------------
-
-    def _facts_that_stay(self) -> list[str]:
+    def _word_of_room(self) -> int:
         task = self.task
-        facts = list(task.notes)
-        for r in task.receptacles:
-            facts.append(f"receptacletype({r.name}, {r.kind}type)")
-            if r.location is not None:
-                facts.append(f"receptacleatlocation({r.name}, {r.location})")
-            if r.openable:
-                facts.append(f"openable({r.name})")
-        for i in task.items:
-            facts.append(f"objecttype({i.name}, {i.kind}type)")
-            facts.extend(f"{trait}({i.name})" for trait in i.traits)
-            facts.extend(f"inreceptacleobject({name}, {i.name})" for name in i.contents)
-        facts.extend(f"cancontain({kind}type, {held}type)" for kind, kinds in task.accepts for held in kinds)
-        return facts
-
-    def facts(self, state: State, trace: Trace) -> list[str]:
-        """Every fact of the state as the engine reports them, sorted; `not_...` only for facts once deleted."""
-        facts = [*self._constant_facts, *trace.checked, *(f"not_{fact}" for fact in trace.gone)]
-        facts.append(f"atlocation(agent1, {self.locations[state.place]})")
-        if state.held != NOBODY:
-            facts += [f"holds(agent1, {self.item_names[state.held]})", "holdsany(agent1)"]
-        facts.extend(f"opened({self.receptacle_names[r]})" for r in _bits(state.opened))
-        for k, name in enumerate(self.item_names):
-            facts.extend(f"inreceptacle({name}, {self.receptacle_names[r]})" for r in _bits(state.inside[k]))
-            facts.extend(f"objectatlocation({name}, {self.locations[p]})" for p in _bits(state.at[k]))
-        for label in _STATE_NAMES:
-            facts.extend(f"is{label}({self.item_names[k]})" for k in _bits(getattr(state, label)))
-        return sorted(set(facts) - trace.gone)
-
-
-_STATE_NAMES = ("clean", "cool", "hot", "sliced", "toggled")
+        facts = [f"receptacle {(r.name, r.kind, r.location, r.openable)}" for r in task.receptacles]
+        facts += [f"item {(i.name, i.kind, sorted(i.traits), sorted(i.contents))}" for i in task.items]
+        facts += [f"accepts {kind} {sorted(set(kinds))}" for kind, kinds in task.accepts]
+        return _word("\n".join(sorted(facts)))

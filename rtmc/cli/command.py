@@ -87,9 +87,17 @@ def add_json(parser: Parser) -> None:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output. NaN and the infinities, which JSON lacks, become null."""
-    json.dump(_finite(document), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    """One JSON document on standard output. NaN and the infinities, which JSON lacks, become null.
+
+    What the output's encoding cannot hold (a lone surrogate, which stands for a raw byte of some tool) is escaped.
+    """
+    finite = _finite(document)
+    text = json.dumps(finite, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(finite, indent=2, allow_nan=False)
+    sys.stdout.write(text + "\n")
 
 
 def _finite(value: Any) -> Any:

@@ -18,14 +18,17 @@ EXTRA_OF = {
     "accelerate": "train",
     "gguf": "train",
     "pydantic": "train",
-    "rich": "train",
-    "scipy": "train",
     "tensorboard": "train",
     "tomli_w": "train",
     "jinja2": "report",
     "matplotlib": "report",
     "pandas": "report",
     "pyarrow": "report",
+    "rapidfuzz": "report",
+    "rich": "report",
+    "scipy": "report",
+    "tree_sitter": "report",
+    "tree_sitter_bash": "report",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 
-_BENCHES = ("credit", "kernels")
+_BENCHES = ("credit", "kernels", "envs", "logs", "signatures")
 
 
 def _estimators(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
 from rtmc.cli.training import prepare_threads
@@ -49,39 +49,92 @@ def _play(arguments: argparse.Namespace) -> int:
         env.close()
 
 
+_HELP = """  a command, as listed, or its number
+  hint, h    what the expert would do next, and how many steps are left
+  undo, u    take the last step back
+  help, ?    this text (a command `help` of the world's own has a number)
+  quit, q    leave"""
+
+
+class _Moment(NamedTuple):
+    """An episode at one turn: what `undo` goes back to. `snapshot` is None where a world cannot be forked."""
+
+    snapshot: Any
+    observation: str
+    info: dict[str, Any]
+    total: float
+
+
 def _play_episode(env: Any, seed: int | None) -> int:
-    """One episode on standard input: a command or its number a line; `q` or the end of input leaves."""
+    """One episode on standard input: a command or its number a line, or a word of `_HELP`."""
     observation, info = env.reset(seed=seed)
     print(f"task {info['task_id']}\n\n{observation}")
-    total, turns = 0.0, 0
+    take = getattr(env.unwrapped, "snapshot", lambda: None)
+    moments = [_Moment(take(), observation, info, 0.0)]
+    _list_commands(info)
     while True:
-        commands = info.get("admissible_commands", [])
-        print()
-        for number, command in enumerate(commands, 1):
-            print(f"{number:>3}  {command}")
         word = _next_word()
+        info, total, turns = moments[-1].info, moments[-1].total, len(moments) - 1
         if word is None:
             print(f"\nleft after {turns} turns, reward {total:g}")
             return 0
-        if word.isdecimal() and 1 <= int(word) <= len(commands):
-            word = commands[int(word) - 1]
-        observation, reward, terminated, truncated, info = env.step(word)
-        total, turns = total + float(reward), turns + 1
-        print(f"\n> {word}\n{observation}")
-        if terminated or truncated:
-            ending = "success" if info.get("success") else "the turn limit" if truncated else "failure"
-            print(f"\n{ending} after {turns} turns, reward {total:g}")
-            return 0
+        if word in ("help", "?"):
+            print(f"\n{_HELP}")
+        elif word in ("hint", "h"):
+            print(f"\n{_hint(env)}")
+        elif word in ("undo", "u"):
+            print(f"\n{_undo(env, moments)}")
+            _list_commands(moments[-1].info)
+        else:
+            commands = info.get("admissible_commands", [])
+            if word.isdecimal() and 1 <= int(word) <= len(commands):
+                word = commands[int(word) - 1]
+            observation, reward, terminated, truncated, info = env.step(word)
+            print(f"\n> {word}\n{observation}")
+            total, turns = total + float(reward), turns + 1
+            if terminated or truncated:
+                ending = "success" if info.get("success") else "the turn limit" if truncated else "failure"
+                print(f"\n{ending} after {turns} turns, reward {total:g}")
+                return 0
+            moments.append(_Moment(take(), observation, info, total))
+            _list_commands(info)
+
+
+def _list_commands(info: dict[str, Any]) -> None:
+    print()
+    for number, command in enumerate(info.get("admissible_commands", []), 1):
+        print(f"{number:>3}  {command}")
+
+
+def _hint(env: Any) -> str:
+    expert = getattr(env.unwrapped, "expert_plan", None)
+    if expert is None:
+        return "this world has no expert"
+    plan = expert()
+    if not plan:
+        return "no steps lead to the goal from here: undo"
+    return f"{plan[0]} (the goal is {len(plan)} {'step' if len(plan) == 1 else 'steps'} away)"
+
+
+def _undo(env: Any, moments: list[_Moment]) -> str:
+    """Go back one turn; what to print. The turn limit goes back too: a snapshot carries the turns."""
+    if len(moments) == 1:
+        return "nothing to undo: this is the start"
+    if moments[-2].snapshot is None:
+        return "this world cannot go back"
+    moments.pop()
+    env.unwrapped.restore(moments[-1].snapshot)
+    return moments[-1].observation
 
 
 def _next_word() -> str | None:
     """The next line that is not blank; None for `q` and at the end of the input."""
     while True:
         if sys.stdin.isatty():
-            print("\ncommand or number, q to leave: ", end="", flush=True)
+            print("\ncommand or number, ? for help, q to leave: ", end="", flush=True)
         line = sys.stdin.readline()
         word = line.strip()
-        if not line or word == "q":
+        if not line or word in ("q", "quit"):
             return None
         if word:
             return word
@@ -128,4 +181,10 @@ def environments() -> list[dict[str, Any]]:
 
 
 ENVS = Command("envs", "list the environments, their splits and arguments", add_json, _envs)
-PLAY = Command("play", "play an episode yourself, or watch a trained policy", _play_arguments, _play)
+PLAY = Command(
+    "play",
+    "play an episode yourself, or watch a trained policy",
+    _play_arguments,
+    _play,
+    f"Play an episode yourself, or watch a trained policy (--model). While you play:\n\n{_HELP}",
+)

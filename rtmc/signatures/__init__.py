@@ -16,6 +16,13 @@ Design requirements
     class State(Protocol):
         def key(self) -> str | None: ...                    key now; None only after the last step: not known
         def update(self, step: Step) -> None: ...           the step has been taken and answered
+        def action(self, step: Step) -> str: ...            optional: key of the action taken in this state
+
+Further optional methods of a signature: `fit(rollouts)`, called with all rollouts first where keys depend on them
+(clusters); `validates(action_key) -> bool`, whether an action checks the agent's own work.
+
+A built-in signature's options are given with its name, `get_signature("swe", hash_chars=0)`, or within it, wherever a
+name is taken: `"swe:hash_chars=0,bucket=50"`.
 """
 
 from rtmc.signatures.protocol import (

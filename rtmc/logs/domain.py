@@ -1,0 +1,73 @@
+"""Which signatures fit a rollout, told from the format it was read from, or from what its steps do.
+
+What this is not: a guess that goes unsaid. Whoever uses it says which signatures it chose; a name given by the user
+overrides it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rtmc.logs.detect import FORMATS
+from rtmc.rollouts import Rollout, Step
+
+# Tools by which a chat is known. `search` is a tool of software agents too: those have one of the others as well.
+_SWE_TOOLS = frozenset(
+    [
+        "bash",
+        "execute_bash",
+        "shell",
+        "terminal",
+        "run_command",
+        "run_shell_command",
+        "execute_command",
+        "run_in_terminal",
+        "local_shell",
+        "str_replace_editor",
+        "str_replace_based_edit_tool",
+        "file_editor",
+        "edit_file",
+        "apply_patch",
+        "execute_ipython_cell",
+    ]
+)
+_QA_TOOLS = frozenset(
+    ["search", "lookup", "finish", "retrieve", "retriever", "wikipedia", "web_search", "search_wikipedia", "answer"]
+)
+_SWE_TEXT = re.compile(r"<function\s*=\s*\w+>|^```(?:bash|sh|mswea_bash_command)\s*$|<execute_bash>", re.MULTILINE)
+_QA_TEXT = re.compile(r"<search>|<answer>|^\s*(?:Action(?: \d+)?: *)?(?:Search|Lookup|Finish)\[", re.MULTILINE)
+_HOUSEHOLD = re.compile(r"You are in the middle of a room\. Looking quickly around you")
+_LOOKED_AT = 30  # steps; a log that has shown nothing by then is none of these
+
+
+def signatures_for(rollout: Rollout) -> str:
+    """Name of the signatures that fit: "env" where every step bears the environment's own keys, else "swe", "qa" or
+    "household" by the format or the tools, else "text"."""
+    if rollout.steps and all(s.state_key is not None and s.action_key is not None for s in rollout.steps):
+        return "env"
+    form = rollout.meta.get("format")
+    if isinstance(form, str) and form in FORMATS and FORMATS[form].domain:
+        return FORMATS[form].domain
+    steps = rollout.steps[:_LOOKED_AT]
+    tools = {name for step in steps for name in map(_tool, step.tool_calls)}
+    if tools & _SWE_TOOLS:
+        return "swe"
+    if any(_HOUSEHOLD.search(step.observation) for step in steps[:2]):
+        return "household"
+    if tools & _QA_TOOLS:
+        return "qa"
+    return next((name for name in map(_told, steps) if name), "text")
+
+
+def _told(step: Step) -> str:
+    if _SWE_TEXT.search(step.action):
+        return "swe"
+    return "qa" if _QA_TEXT.search(step.action) else ""
+
+
+def _tool(call: dict[str, Any]) -> str:
+    """Name of the tool that is called, in lower case and without a prefix such as `functions.`."""
+    function = call.get("function", call)
+    name = function.get("name") if isinstance(function, dict) else function
+    return re.split(r"[.:/]", name)[-1].lower() if isinstance(name, str) else ""

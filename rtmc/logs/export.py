@@ -1,0 +1,92 @@
+"""Step records as a file: JSON lines, CSV or parquet, by the suffix of its name; there whole or not at all.
+
+What this is not: it computes nothing. JSON lines have `advantage` as a number, or as an object method -> number where
+there are several; CSV and parquet have a column `advantage_METHOD` for each.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rtmc.atomic import atomic_path
+from rtmc.errors import RolloutError, unknown_name
+from rtmc.logs.credit import COLUMNS, Credit, flat
+
+_CHUNK = 50_000
+
+
+def write_credit(credit: Credit, path: str | PathLike[str]) -> None:
+    """Write one record a step; an older file of that name is replaced.
+
+    Raises RolloutError for a suffix that names no format, ModuleNotFoundError where parquet is asked for without
+    pyarrow, OSError where the file cannot be written.
+    """
+    writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}
+    write = writers[check_suffix(path)]
+    with atomic_path(path) as part:
+        write(credit, part)
+
+
+def check_suffix(path: str | PathLike[str]) -> str:
+    """The suffix of `path`, if it names a format that can be written here. Raises as `write_credit` does."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".jsonl", ".csv", ".parquet"):
+        raise RolloutError(f"{path}: {unknown_name('suffix', suffix or 'none', ['.jsonl', '.csv', '.parquet'])}")
+    if suffix == ".parquet":
+        import pyarrow.parquet  # noqa: F401 - asked for here, so that its absence is told before the work
+    return suffix
+
+
+def _write_jsonl(credit: Credit, path: Path) -> None:
+    single = len(credit.methods) == 1
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for record in credit.records():
+            record = flat(record, single)
+            try:
+                line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+                line.encode("utf-8")
+            except UnicodeEncodeError:  # a lone surrogate (raw bytes of some tool) exists in JSON only as an escape
+                line = json.dumps(record, allow_nan=False)
+            file.write(line + "\n")
+
+
+def _rows(credit: Credit) -> Iterator[dict[str, Any]]:
+    """Records as flat rows, their texts with lone surrogates as escapes, which neither CSV nor parquet can hold."""
+    for record in credit.records():
+        advantages = record.pop("advantage")
+        row = record | {f"advantage_{name}": value for name, value in advantages.items()}
+        yield {key: _encodable(value) if isinstance(value, str) else value for key, value in row.items()}
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _names(credit: Credit) -> list[str]:
+    return [*COLUMNS, *(f"advantage_{name}" for name in credit.methods)]
+
+
+def _write_csv(credit: Credit, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _names(credit))
+        writer.writeheader()
+        writer.writerows(_rows(credit))
+
+
+def _write_parquet(credit: Credit, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = dict.fromkeys(("task_id", "rollout_id", "state", "action"), pa.string())
+    kinds |= {"step": pa.int64(), "visits": pa.int64()}
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in _names(credit)])
+    rows = _rows(credit)
+    with pq.ParquetWriter(path, schema) as writer:
+        while chunk := list(islice(rows, _CHUNK)):
+            writer.write_table(pa.Table.from_pylist(chunk, schema))

@@ -1,0 +1,63 @@
+"""What one step did, in terms of files: the common tongue of the shell reader and the editor reader.
+
+What this is not: nothing here knows the repository's root, the open file or the answer; `rtmc.signatures.swe` binds
+effects to a rollout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The ten action classes of RTMC's Table 1 (arXiv 2604.11037), by effect and not by the tool's name.
+CLASSES = ("view", "search", "modify", "create", "execute", "test", "install", "fileop", "think", "finish")
+
+# Where one step has several effects, its class is the first of these that occurs: what changes the repository or ends
+# the episode says more about a step than what it looked at on the way.
+PRECEDENCE = ("finish", "modify", "create", "fileop", "install", "test", "execute", "search", "view", "think")
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect of an action.
+
+    category   one of CLASSES
+    path       file or folder as the action writes it; "" = the working directory, ":/" = the whole repository, None =
+               the file open in the editor
+    scope      view: "full" / "partial" / "window" (the answer tells the lines) / another word; modify: "replace" /
+               "insert" / "range" / "overwrite" / "sed" / "undo" / "patch"; fileop: "delete" / "move" / "copy" /
+               "revert" / another word; else a word that the action key shows
+    lines      view: first and last line, 1-based, inclusive; -1 = to the end, other negative = counted from the end;
+               modify "range": the lines that are replaced (first > last: inserted before `first`)
+    old, new   text before and after, where the action says it; "sed": the programme is in `new`
+    target     move and copy: where to
+    term       what was searched for
+    aside      says nothing of the step's class when the step has another effect (an `echo`, a log file written)
+    shell      done by a shell command, whose failure is told by an exit status or its own message
+    """
+
+    category: str
+    path: str | None = ""
+    scope: str = ""
+    lines: tuple[int, int] | None = None
+    old: str | None = None
+    new: str | None = None
+    target: str = ""
+    term: str = ""
+    aside: bool = False
+    shell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What an action does, in order.
+
+    effects   in the order of the action
+    folder    where a shell stands afterwards, as the action writes it: "" = where it stood before
+    window    the action is one of a windowed editor, whose answer shows the open file
+    cursors   lines that a windowed editor's cursors were set to, for the edits that follow
+    """
+
+    effects: tuple[Effect, ...]
+    folder: str = ""
+    window: bool = False
+    cursors: tuple[int, int] | None = None

@@ -1,0 +1,203 @@
+"""Programs that a command runs: test runners, interpreters, installers; and the wrappers before them.
+
+What this is not: whether a run passed is read from the answer, by `rtmc.signatures.answers`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from rtmc.signatures.edits import python_effects
+from rtmc.signatures.effects import Effect
+from rtmc.signatures.keys import word_set
+
+_RUNNERS = word_set("pytest py.test nosetests nose2 tox nox ctest trial unittest jest mocha vitest phpunit rspec")
+_INSTALLERS = word_set(
+    "pip pip3 pip2 conda mamba apt apt-get yum dnf apk brew pipx easy_install poetry uv npm yarn pnpm"
+)
+_BUILDERS = word_set("make npm yarn pnpm cargo go mvn gradle gradlew dotnet just rake bazel")
+# Options of test runners whose value is the next word.
+_VALUED = word_set(
+    "-k -m -p -c -n -o -W -e --tb --maxfail --rootdir --settings --parallel --timeout --durations --pattern -s -t"
+)
+_INTERPRETERS = re.compile(r"(?:python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
+_TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|tests?|runtests|conftest)\.(?:py|js|ts|rb|go)")
+
+
+def unwrapped(words: list[str]) -> list[str]:
+    """The command without what only wraps it: `sudo`, `timeout 60`, `env X=1`, `time`, `uv run`, `conda run -n e`..."""
+    for _ in range(8):
+        if not words:
+            return words
+        name = words[0].rpartition("/")[2]
+        if name in (
+            "sudo",
+            "time",
+            "nohup",
+            "command",
+            "exec",
+            "stdbuf",
+            "nice",
+            "ionice",
+            "builtin",
+            "unbuffer",
+            "xvfb-run",
+        ):
+            words = _past_options(words[1:], ("-n", "-u", "-c"))
+        elif name == "timeout":
+            words = _past_options(words[1:], ("-s", "-k", "--signal"))[1:]
+        elif name == "env" and len(words) > 1:
+            rest = _past_options(words[1:], ("-u",))
+            while rest and re.match(r"\w+=", rest[0]):
+                rest = rest[1:]
+            if not rest:
+                return words
+            words = rest
+        elif name in ("poetry", "uv", "pipenv", "pdm", "hatch", "rye") and words[1:2] == ["run"]:
+            words = _past_options(words[2:], ("--with", "-p", "--python"))
+        elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["run"]:
+            words = _past_options(words[2:], ("-n", "-p", "--name"))
+        elif name == "coverage" and words[1:2] == ["run"]:
+            rest = _past_options(words[2:], ("--source", "--omit"))
+            words = ["python", *rest] if "-m" not in words else ["python", *words[words.index("-m") :]]
+        else:
+            return words
+    return words
+
+
+def _past_options(words: list[str], valued: tuple[str, ...]) -> list[str]:
+    while words and words[0].startswith("-"):
+        words = words[2:] if words[0] in valued else words[1:]
+    return words
+
+
+def program_effects(name: str, words: list[str], text: str | None) -> list[Effect]:
+    """Effects of a program: a test run, an installation, a script, or `execute` with its name."""
+    plain = [w for w in words[1:] if not w.startswith("-")]
+    if name in _RUNNERS:
+        return [_test(words[1:], module=name in ("trial", "unittest"))]
+    if name in _INSTALLERS:
+        verb = plain[0] if plain else ""
+        if (
+            verb in ("install", "add", "sync", "i", "ci", "uninstall", "remove", "update", "upgrade")
+            or name == "easy_install"
+        ):
+            return [_installed(words)]
+    if name in _BUILDERS:
+        pairs = zip(words[1:], words, strict=False)
+        return _built(name, [w for w, before in pairs if before != "-C" and not w.startswith("-")])
+    if name in ("manage.py", "runtests.py", "setup.py") or _TEST_FILE.fullmatch(name):
+        return _script(words[0], words[1:])
+    if _INTERPRETERS.fullmatch(name):
+        return _interpreted(name, words, text)
+    if words[0].startswith("./") or "/" in words[0]:
+        return _script(words[0], words[1:])
+    if "=" in words[0]:
+        return [Effect("execute", "", "assign", aside=True, shell=True)]
+    return [Effect("execute", "", re.sub(r"[^\w.+-]", "_", name)[:40], shell=True)]
+
+
+def _interpreted(name: str, words: list[str], text: str | None) -> list[Effect]:
+    """`python script`, `python -m module`, `python -c code`, `python - <<EOF`."""
+    python = name.startswith(("python", "pypy"))
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        option = rest[0]
+        if option == "-m" and len(rest) > 1:
+            return _module(rest[1], rest[2:])
+        if option in ("-c", "-e") and len(rest) > 1:
+            return _code(name, rest[1], python)
+        rest = rest[2:] if option in ("-W", "-X") else rest[1:]
+    if rest and rest[0] != "-":
+        return _script(rest[0], rest[1:])
+    if text is not None:
+        return _code(name, text, python)
+    return [Effect("execute", "", name, shell=True)]
+
+
+def _code(name: str, code: str, python: bool) -> list[Effect]:
+    scope = "python" if python else name
+    written = python_effects(code) if python else []
+    if re.search(r"\bpytest\.main\(|\bunittest\.main\(", code):
+        return [*written, Effect("test", "", new=code, shell=True)]
+    return [*written, Effect("execute", "", scope, new=code, shell=True, aside=bool(written))]
+
+
+def _module(module: str, rest: list[str]) -> list[Effect]:
+    if module in ("pytest", "py.test", "nose", "nose2", "tox", "nox"):
+        return [_test(rest)]
+    if module in ("unittest", "doctest", "twisted.trial", "django"):
+        return [_test(rest, module=module != "doctest")]
+    if module in ("pip", "pip3", "ensurepip"):
+        install = next((w for w in rest if not w.startswith("-")), "") in ("install", "uninstall")
+        return [_installed([module, *rest]) if install else Effect("execute", "", "pip", shell=True)]
+    if module in ("py_compile", "compileall", "flake8", "pyflakes", "pylint", "mypy", "ruff", "black", "isort"):
+        path = next((w for w in rest if not w.startswith("-")), "")
+        return [Effect("execute", path, module, shell=True)]
+    return [Effect("execute", "", re.sub(r"[^\w.]", "_", module)[:40], shell=True)]
+
+
+def _script(path: str, rest: list[str]) -> list[Effect]:
+    name = posixpath.basename(path)
+    if name == "setup.py" and rest[:1] in (["install"], ["develop"], ["build_ext"]):
+        return [Effect("install", "", shell=True)]
+    if name in ("manage.py", "runtests.py", "setup.py"):
+        if name == "runtests.py" or rest[:1] == ["test"]:
+            found = _test(rest[1:] if rest[:1] == ["test"] else rest, module=True)
+            return [found if found.path else Effect("test", path, shell=True)]
+        return [Effect("execute", path, shell=True)]
+    if _TEST_FILE.fullmatch(name) or name in ("run_tests.sh", "runtests.sh", "test.sh"):
+        return [Effect("test", path, shell=True)]
+    return [Effect("execute", path, shell=True)]
+
+
+def _test(rest: list[str], module: bool = False) -> Effect:
+    """A test run; its target is the first file or folder named, without `::names`. With `module`, dotted names are
+    modules (`tests.test_a.Case.test_b`)."""
+    target, term, at = "", "", 0
+    while at < len(rest):
+        word = rest[at]
+        if word in _VALUED and at + 1 < len(rest):
+            if word == "-k":
+                term = rest[at + 1]
+            at += 1
+        elif not word.startswith("-") and not target and word not in ("discover", "run", "test"):
+            target = word
+        at += 1
+    path, _, names = target.partition("::")
+    if module and path and "/" not in path and not path.endswith(".py"):
+        path = _module_path(path)
+    return Effect("test", path, term=names or term, shell=True)
+
+
+def _module_path(dotted: str) -> str:
+    """`tests.test_a.Case.test_b` -> `tests/test_a.py`; a name that shows no module is a folder of tests."""
+    parts = dotted.split(".")
+    for place, part in enumerate(parts):
+        if part.startswith("test_") or part.endswith(("_test", "_tests")):
+            return "/".join(parts[: place + 1]) + ".py"
+    return "/".join(part for part in parts if not part[:1].isupper())
+
+
+def _installed(words: list[str]) -> Effect:
+    rest, at = [], 1
+    while at < len(words):
+        if words[at] in ("-r", "-c", "-n", "--requirement", "-i", "--index-url", "-t"):
+            at += 1
+        elif not words[at].startswith("-"):
+            rest.append(words[at])
+        at += 1
+    package = rest[1] if len(rest) > 1 else ""
+    return Effect("install", re.split(r"[<>=!~\[;]", package)[0], shell=True)
+
+
+def _built(name: str, plain: list[str]) -> list[Effect]:
+    verb = plain[0] if plain else ""
+    if verb in ("run", "exec") and len(plain) > 1:
+        verb = plain[1]
+    if re.match(r"(?:unit)?-?(?:tests?|check|pytest|verify)\b", verb):
+        return [Effect("test", "", shell=True)]
+    if verb in ("install", "add", "get", "i", "ci"):
+        return [Effect("install", "", shell=True)]
+    return [Effect("execute", "", re.sub(r"[^\w.-]", "_", f"{name}-{verb}" if verb else name)[:40], shell=True)]

@@ -1,0 +1,151 @@
+"""Rewards from a file beside the logs: the forms it may have, what it matches, what is wrong with it."""
+
+import json
+import math
+
+import pytest
+
+from rtmc import Rollout, RolloutError
+from rtmc.logs.rewards import Rewards
+
+
+def read(tmp_path, content, name="rewards.json"):
+    path = tmp_path / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return Rewards.read([path])
+
+
+def reward(rewards, task, rollout="only"):
+    return rewards.of(Rollout(task, rollout, []))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"t": {"a": 1.0, "b": 0}, "u": {"a": None}},
+        {"t": {"a": True, "b": False}, "u": {"a": math.nan}},
+        [
+            {"task_id": "t", "rollout_id": "a", "reward": 1},
+            {"task_id": "t", "rollout_id": "b", "reward": 0},
+            {"task_id": "u", "rollout_id": "a", "reward": None},
+        ],
+        '{"task_id": "t", "rollout_id": "a", "reward": 1}\n\n{"task_id": "t", "rollout_id": "b", "reward": 0}\n'
+        '{"task_id": "u", "rollout_id": "a", "reward": null}\n',
+        "task_id,rollout_id,reward\nt,a,1.0\nt,b,0\nu,a,\n",
+        "\ufeffrollout_id, reward ,task_id,note\r\na,true,t,x\r\nb,False,t,\r\na,nan,u,\r\n",
+    ],
+    ids=["nested", "verdicts", "list", "lines", "CSV", "CSV, other order, BOM, CRLF"],
+)
+def test_by_task_and_rollout(tmp_path, content):
+    rewards = read(tmp_path, content)
+    assert len(rewards) == 3
+    assert reward(rewards, "t", "a") == 1.0
+    assert rewards.unmatched == ["t/b", "u/a"]
+    assert reward(rewards, "t", "b") == 0.0
+    assert math.isnan(reward(rewards, "u", "a"))
+    assert reward(rewards, "u", "b") is None
+    assert reward(rewards, "a", "t") is None
+    assert rewards.unmatched == []
+    assert rewards.shared == []
+
+
+@pytest.mark.parametrize("content", [{"t": 1, "a": 0.5}, "task_id,reward\nt,1\na,0.5\n"])
+def test_by_one_name(tmp_path, content):
+    rewards = read(tmp_path, content)
+    assert reward(rewards, "x", "a") == 0.5  # the rollout's
+    assert rewards.unmatched == ["t"]
+    assert reward(rewards, "t", "1") == 1.0  # the task's
+    assert reward(rewards, "t", "1") == 1.0
+    assert rewards.shared == []
+    assert reward(rewards, "t", "2") == 1.0
+    assert rewards.shared == ["t"]
+    assert reward(rewards, "x", "x") is None
+
+
+def test_by_both_in_one_name(tmp_path):
+    rewards = read(tmp_path, {"t/a": 1, "t": 0})
+    assert reward(rewards, "t", "a") == 1.0
+    assert reward(rewards, "t", "b") == 0.0
+
+
+def test_results_of_the_swebench_harness(tmp_path):
+    rewards = read(
+        tmp_path,
+        {
+            "total_instances": 6,
+            "submitted_ids": ["r", "u", "e", "x"],
+            "completed_ids": ["r", "u", "c"],
+            "incomplete_ids": ["i"],
+            "empty_patch_ids": ["e"],
+            "resolved_ids": ["r"],
+            "unresolved_ids": ["u"],
+            "error_ids": ["x"],
+            "schema_version": 2,
+        },
+    )
+    assert {task: reward(rewards, task) for task in "rueci"} == {
+        "r": 1.0,
+        "u": 0.0,
+        "e": 0.0,
+        "c": 0.0,
+        "i": pytest.approx(math.nan, nan_ok=True),
+    }
+    assert math.isnan(reward(rewards, "x"))  # no verdict is no failure
+    assert reward(rewards, "other") is None
+
+
+def test_older_results_of_the_harness(tmp_path):
+    lists = {"no_generation": ["n"], "no_logs": ["l"], "with_logs": ["a", "b"], "applied": ["a"], "resolved": ["a"]}
+    rewards = read(tmp_path, lists)
+    assert [reward(rewards, task) for task in "anb"] == [1.0, 0.0, 0.0]
+    assert math.isnan(reward(rewards, "l"))
+
+
+def test_reports_of_single_instances(tmp_path):
+    report = {"patch_is_None": False, "patch_exists": True, "resolved": True, "tests_status": {}}
+    for name, resolved in (("o__r-1", True), ("o__r-2", False)):
+        folder = tmp_path / "logs" / name
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps({name: {**report, "resolved": resolved}}))
+    rewards = Rewards.read([tmp_path / "logs"])
+    assert (reward(rewards, "o__r-1"), reward(rewards, "o__r-2")) == (1.0, 0.0)
+    assert reward(Rewards.read([tmp_path / "logs" / "o__r-2" / "report.json"]), "o__r-2") == 0.0
+    (tmp_path / "none").mkdir()
+    with pytest.raises(RolloutError, match=r"no `report\.json`"):
+        Rewards.read([tmp_path / "none"])
+
+
+def test_a_later_file_replaces_an_earlier(tmp_path):
+    for name, value in (("1.json", 0), ("2.json", 1)):
+        (tmp_path / name).write_text(json.dumps({"t": {"a": value}}))
+    assert reward(Rewards.read([tmp_path / "1.json", tmp_path / "2.json"]), "t", "a") == 1.0
+    assert len(Rewards.read([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("{", "not JSON"),
+        ('{"t": "1"}', "the reward of 't' must be a number, true, false or null; got a string"),
+        ('{"t": {"a": [1]}}', "the reward of 't', 'a' must be a number.*got a list"),
+        ('{"t": {"a": Infinity}}', "is inf; it must be finite"),
+        ('[{"reward": 1}]', "entry 0 has neither `task_id` nor `rollout_id`"),
+        ('[{"task_id": "t"}]', "entry 0 has no `reward`"),
+        ("[5]", "entry 0 must be an object.*got a number"),
+        ('{"resolved_ids": [1]}', "`resolved_ids` must be a list of instance ids, got a number in it"),
+        ("name,value\nx,1\n", "neither JSON nor a CSV with the head line `task_id,rollout_id,reward`.*'name,value'"),
+        (
+            "task_id,reward\nt,1\nu,good\n",
+            "rewards.json:3: `reward` must be a number, true, false or empty; got 'good'",
+        ),
+        ("task_id,reward\n,1\n", "rewards.json:2: .*neither `task_id`"),
+        ('task_id,reward\nt,"1\n', r"rewards\.json:\d: "),
+        ('{"t": 1}\n{"t" 2}\n', r"rewards\.json:2: not JSON"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, content, message):
+    with pytest.raises(RolloutError, match=message) as caught:
+        read(tmp_path, content)
+    assert str(caught.value).startswith(str(tmp_path / "rewards.json"))
+    assert "\n" not in str(caught.value)
