@@ -10,7 +10,7 @@ The parts, each within its own time, one that fails printing its traceback while
     compile    every op beside torch.compile of its reference, where that compiles
     step       a training step in bfloat16 against the same in float64
 
-One JSON line a result goes to $OUT/gpu.jsonl, or to bench/results/gpu.jsonl. Exit status: 0, 1 where a part failed, 2
+One JSON line a result goes to $OUT/gpu.jsonl, or to bench/results.jsonl. Exit status: 0, 1 where a part failed, 2
 without CUDA. ``--device cpu --quick`` walks the same road at small sizes, for its test; launches are not counted there.
 """
 
@@ -404,9 +404,9 @@ def main(argv: list[str] | None = None) -> int:
     if not (ROOT / "rtmc" / "kernels").is_dir():
         print(f"bench/gpu.py: {ROOT / 'rtmc' / 'kernels'} is no folder: git's links are needed", file=sys.stderr)
         return 2
-    folder = Path(os.environ.get("OUT") or measure.RESULTS)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "gpu.jsonl").open("a", encoding="utf-8") as file:
+    path = Path(os.environ["OUT"]) / "gpu.jsonl" if os.environ.get("OUT") else measure.RESULTS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
 
         def write(line: dict[str, Any]) -> None:
             file.write(json.dumps({"bench": "gpu", **line}) + "\n")

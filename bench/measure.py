@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
+RESULTS = ROOT / "bench" / "results.jsonl"
 PATIENCE = 2.0
 
 
@@ -184,11 +184,9 @@ def table(records: Iterable[dict[str, Any]]) -> str:
 
 
 def append(name: str, records: Iterable[dict[str, Any]]) -> Path:
-    """Add the records, one JSON line each, to results/<name>.jsonl."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.jsonl"
+    """Add the records of benchmark ``name``, one JSON line each, to the results file."""
     where = surroundings()
-    with path.open("a", encoding="utf-8") as file:
+    with RESULTS.open("a", encoding="utf-8") as file:
         for record in records:
             file.write(json.dumps({"bench": name, **record, **where}) + "\n")
-    return path
+    return RESULTS

@@ -2,7 +2,7 @@
 
 A benchmark NAME is the file bench_NAME.py beside this one. It holds ``TESTS`` (the tests of what it measures, run
 first: where one fails nothing is timed), and ``cases(quick)``, which yields ``measure.Case``. Each run prints a table
-and appends one JSON line a candidate to results/NAME.jsonl, with the commit, the versions and the device.
+and appends one JSON line a candidate to results.jsonl, with the commit, the versions and the device.
 
 ``--quick`` takes smaller inputs and fewer rounds. ``--json`` prints one JSON document on standard output and the tables
 on standard error. Exit status: 0, or 1 where a test failed or results disagree, or 2 for a name that does not exist.

@@ -111,7 +111,7 @@ def test_a_slow_candidate_is_run_less_often(measure, monkeypatch):
 
 def test_results_are_appended(measure, monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "ROOT", tmp_path)
-    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results.jsonl")
     for _ in range(2):
         path = measure.append("x", [{"case": "c", "median_ms": 1.0}])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
