@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtmc import explore as explore
     from rtmc.errors import (
         EstimatorError,
         MissingPackageError,
@@ -56,6 +57,9 @@ _HOMES = {
     "write_rollouts": "rtmc.rolloutfile",
 }
 
+# Modules that are public under their own name, `rtmc.explore.select(...)`, and loaded when first used.
+_MODULES = ("explore",)
+
 __all__ = [
     "Ending",
     "Estimate",
@@ -82,6 +86,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")  # which sets the attribute
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -90,4 +96,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

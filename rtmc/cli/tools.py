@@ -8,10 +8,36 @@ from pathlib import Path
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 
-_BENCHES = ("credit", "kernels", "envs", "logs", "signatures")
+_BENCHES = ("credit", "estimators", "kernels", "envs", "logs", "signatures")
+
+
+_ABOUT_ESTIMATORS = """The estimators: what each needs beyond group, rollout, index and outcome, its options, source.
+
+With --for, which of them a step table can feed, and what the others lack: each is run on it with its defaults. With
+--bias, the expected policy gradient of each in a small world, summed over everything that can be sampled, beside the
+true one."""
+
+
+def _estimators_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--for", dest="table", metavar="TABLE", help="a parquet file of StepTable.save, or a log of rollouts"
+    )
+    parser.add_argument("--bias", action="store_true", help="print the exact bias of each")
+    parser.add_argument(
+        "--rollouts", type=int, metavar="N", help="with --bias: rollouts in a group, 2 to 6 (default: 3)"
+    )
+    add_json(parser)
 
 
 def _estimators(arguments: argparse.Namespace) -> int:
+    if arguments.bias and arguments.table is not None:
+        raise UsageError("--bias and --for are two questions: ask one at a time")
+    if arguments.rollouts is not None and not arguments.bias:
+        raise UsageError("--rollouts goes with --bias")
+    if arguments.bias:
+        return _bias(3 if arguments.rollouts is None else arguments.rollouts, arguments.json)
+    if arguments.table is not None:
+        return _feeds(arguments.table, arguments.json)
     import rtmc
 
     records = rtmc.estimators()
@@ -19,6 +45,40 @@ def _estimators(arguments: argparse.Namespace) -> int:
         print_json([dataclasses.asdict(record) for record in records])
     else:
         print(records)
+    return 0
+
+
+def _bias(rollouts: int, as_json: bool) -> int:
+    from rtmc.diagnosis.bias import biases, text
+
+    found = biases(rollouts)
+    if as_json:
+        print_json([dataclasses.asdict(line) for line in found])
+    else:
+        print(text(found))
+    return 0
+
+
+def _feeds(path: str, as_json: bool) -> int:
+    from rtmc.diagnosis.feeds import feeds, notes, read_table
+
+    table = read_table(path)
+    found, told = feeds(table), list(notes(table))
+    if as_json:
+        estimators = [dataclasses.asdict(feed) | {"feeds": feed.feeds} for feed in found]
+        form = "chains" if table.parent is None else "tree"
+        scores = sorted(table.scores)
+        print_json(
+            {"table": table.summary() | {"form": form, "scores": scores}, "estimators": estimators, "notes": told}
+        )
+        return 0
+    print(table)
+    width = max((len(feed.method) for feed in found), default=0)
+    for feed in found:
+        zero = "" if feed.zero is None else f", {feed.zero:.1%} of the advantages are 0"
+        print(f"{feed.method:<{width}}  {f'yes{zero}' if feed.feeds else f'no: {feed.reason}'}")
+    for note in told:
+        print(f"note: {note}")
     return 0
 
 
@@ -57,6 +117,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if works(findings) else 1
 
 
-ESTIMATORS = Command("estimators", "list the estimators, what they need and their options", add_json, _estimators)
+ESTIMATORS = Command(
+    "estimators",
+    "list the estimators, what they need and their options",
+    _estimators_arguments,
+    _estimators,
+    _ABOUT_ESTIMATORS,
+)
 BENCH = Command("bench", "run the benchmarks (needs a checkout)", _bench_arguments, _bench)
 DOCTOR = Command("doctor", "say what works on this machine and how to get the rest", add_json, _doctor)

@@ -18,15 +18,32 @@ from torch import Tensor
 
 from rtmc.errors import EstimatorError, unknown_name
 from rtmc.kernels.segments import segment_stats
+from rtmc.methods.inputs import Waivers, check_group_sizes, missing_inputs, missing_text
 from rtmc.methods.options import Option
 from rtmc.table import StepTable
-from rtmc.table.steptable import ROLLOUT_COLUMNS, STEP_COLUMNS
 from rtmc.types import Estimate
 
 Method = Callable[..., "Estimate | Tensor"]
 
-_BUILT_IN = ("rtmc.methods.grpo", "rtmc.methods.rtmc")
-_COLUMNS = (*STEP_COLUMNS, *ROLLOUT_COLUMNS)
+_BUILT_IN = (
+    "rtmc.methods.at2po",
+    "rtmc.methods.crbc",
+    "rtmc.methods.gae",
+    "rtmc.methods.gigpo",
+    "rtmc.methods.graphhca",
+    "rtmc.methods.grpo",
+    "rtmc.methods.hcapo",
+    "rtmc.methods.hgpo",
+    "rtmc.methods.igpo",
+    "rtmc.methods.igrpo",
+    "rtmc.methods.istar",
+    "rtmc.methods.rtmc",
+    "rtmc.methods.tempo",
+    "rtmc.methods.tree_grpo",
+    "rtmc.methods.treehca",
+    "rtmc.methods.vineppo",
+)
+_ARGUMENTS = ("table", "method", "rollouts_per_group")  # of `estimate`: no option may have their names
 _registered: dict[str, _Entry] = {}
 
 
@@ -39,6 +56,7 @@ class EstimatorInfo:
     options   keyword -> default
     wanted    keyword -> what a value must be, in words
     source    the paper or code it follows
+    unless    input of `needs` -> option -> values with which the method does without that input
     """
 
     name: str
@@ -46,6 +64,7 @@ class EstimatorInfo:
     options: dict[str, Any] = field(hash=False)
     wanted: dict[str, str] = field(hash=False)
     source: str
+    unless: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={default!r}" for name, default in self.options.items())
@@ -75,36 +94,41 @@ class _Entry:
     options: dict[str, Option]
     source: str
     rows: Literal["time", "table"]
+    meanings: Mapping[str, str]
+    unless: Waivers
 
 
 def register_estimator(
     name: str,
     function: Method | None = None,
     *,
-    needs: Sequence[str] = (),
+    needs: Sequence[str] | Mapping[str, str] = (),
     options: Mapping[str, Option] | None = None,
     source: str = "",
     rows: Literal["time", "table"] = "time",
+    unless: Waivers | None = None,
 ) -> Any:
     """Make a method known to `rtmc.estimate` under `name`; without `function` this is a decorator.
 
     function   called as `function(table, **options)`; returns an `Estimate`, or the advantages alone, a
                (rows,) tensor
     needs      columns and scores it reads beyond group, rollout, index and outcome; `parent` and scores must
-               be there
+               be there. A mapping gives the meaning of each, for the message where it is missing
     options    keyword -> `rtmc.methods.options.Option`; by default the keyword-only arguments of `function`
                that have a default, unchecked
     source     the paper or code it follows
     rows       "time": the method gets chains in time order, in float64 (`StepTable.time_order`), and its
                result is put back in the caller's row order; in a tree a node shared by several leaves gets
                the mean over its leaves. "table": the method gets the caller's table as it is.
+    unless     input of `needs` -> option -> values with which the method does without that input
 
-    Raises EstimatorError (a ValueError) for a name that is taken, TypeError for what cannot be called.
+    Raises EstimatorError (a ValueError) for a name that is taken, an option named like an argument of `estimate`, or
+    an `unless` that speaks of what is not there; TypeError for what cannot be called.
     """
     if function is None:
 
         def decorate(decorated: Method) -> Method:
-            register_estimator(name, decorated, needs=needs, options=options, source=source, rows=rows)
+            register_estimator(name, decorated, needs=needs, options=options, source=source, rows=rows, unless=unless)
             return decorated
 
         return decorate
@@ -112,6 +136,10 @@ def register_estimator(
         raise TypeError(f"`name` must be a string that is not empty, got {name!r}")
     if not callable(function):
         raise TypeError(f"`function` must be callable, got {type(function).__name__}")
+    if isinstance(needs, str):
+        raise TypeError(
+            f"`needs` must be a sequence of names or a mapping of names to meanings, got the text {needs!r}"
+        )
     if rows not in ("time", "table"):
         raise EstimatorError(f"`rows` must be 'time' or 'table', got {rows!r}")
     if not function.__module__.startswith("rtmc.methods."):
@@ -119,7 +147,19 @@ def register_estimator(
     if name in _registered:
         raise EstimatorError(f"the estimator name {name!r} is taken; choose another")
     known = dict(options) if options is not None else _options_of(function)
-    _registered[name] = _Entry(name, function, tuple(needs), known, source, rows)
+    for option in _ARGUMENTS:
+        if option in known:
+            raise EstimatorError(
+                f"estimator `{name}`: an option may not be named `{option}`, as an argument of estimate"
+            )
+    for need, waivers in (unless or {}).items():
+        if need not in needs:
+            raise EstimatorError(f"estimator `{name}`: `unless` speaks of {need!r}, which is not in `needs`")
+        for option in waivers:
+            if option not in known:
+                raise EstimatorError(f"estimator `{name}`: `unless`: {unknown_name('option', option, known)}")
+    meanings = dict(needs) if isinstance(needs, Mapping) else {}
+    _registered[name] = _Entry(name, function, tuple(needs), known, source, rows, meanings, dict(unless or {}))
     return function
 
 
@@ -143,17 +183,21 @@ def estimators() -> EstimatorList:
             {name: option.default for name, option in entry.options.items()},
             {name: option.wanted for name, option in entry.options.items()},
             entry.source,
+            {need: dict(waivers) for need, waivers in entry.unless.items()},
         )
         for entry in sorted(_load().values(), key=lambda entry: entry.name)
     )
 
 
-def estimate(table: StepTable, method: str, **options: Any) -> Estimate:
+def estimate(table: StepTable, method: str, *, rollouts_per_group: int | None = None, **options: Any) -> Estimate:
     """Credit of every step of `table` by `method`.
 
     table     StepTable of S steps, rows in any order, on any device
     method    a name of `rtmc.estimators()`
     options   keywords of that method
+    rollouts_per_group   how many rollouts were sampled for each task, where the caller knows it. If it is above 1 and
+              yet every rollout is a group of its own, the group ids are wrong, and that is an error. Groups that
+              lack members are none
 
     Returns an `Estimate` whose columns are (S,), in the table's row order, dtype and device. Sums run in
     float64 and are rounded once. A rollout with a NaN outcome counts as absent: its steps get advantage 0 and
@@ -164,10 +208,7 @@ def estimate(table: StepTable, method: str, **options: Any) -> Estimate:
     """
     if not isinstance(table, StepTable):
         raise TypeError(f"`table` must be a StepTable, got {type(table).__name__}; build one with StepTable.from_rows")
-    known = _load()
-    if method not in known:
-        raise EstimatorError(unknown_name("estimator", method, known))
-    entry = known[method]
+    entry = _entry(method)
     settings = {name: option.default for name, option in entry.options.items()}
     for name, value in options.items():
         if name not in entry.options:
@@ -178,10 +219,10 @@ def estimate(table: StepTable, method: str, **options: Any) -> Estimate:
             raise EstimatorError(f"estimator `{method}`: {error}") from None
     if entry.rows == "table":
         table.validate()
-        _check_needs(table, entry)
+        _check_inputs(table, entry, settings, rollouts_per_group)
         return _finish(entry, entry.function(table, **settings), len(table)).map(lambda x: _round(x, table))
     ordered, row = table.time_order()  # checks the table
-    _check_needs(table, entry)
+    _check_inputs(table, entry, settings, rollouts_per_group)
     result = _finish(entry, entry.function(ordered, **settings), len(ordered))
     back = _back_to_rows(table, ordered, row)
     return result.map(lambda column: _round(back(column), table))
@@ -192,21 +233,26 @@ def advantages(table: StepTable, method: str, **options: Any) -> Tensor:
     return estimate(table, method, **options).advantage
 
 
-def _check_needs(table: StepTable, entry: _Entry) -> None:
-    for name in entry.needs:
-        if name == "parent":
-            if table.parent is None:
-                raise EstimatorError(
-                    f"estimator `{entry.name}` needs the column `parent`; give every row the row number of the "
-                    "preceding turn (-1 for a child of the prompt) in StepTable.from_rows"
-                )
-        elif name not in _COLUMNS and name not in table.scores:
-            there = ", ".join(f"`{score}`" for score in sorted(table.scores)) or "none"
-            raise EstimatorError(
-                f"estimator `{entry.name}` needs the score `{name}`, which the table lacks (its scores: {there}); give "
-                f"it as a key of the rows in StepTable.from_rows, or set table.scores['{name}'] to a "
-                f"({len(table)},) tensor"
-            )
+def lacking(table: StepTable, method: str) -> tuple[str, ...]:
+    """Inputs that `method`, with its default options, needs and `table` lacks."""
+    entry = _entry(method)
+    return missing_inputs(table, entry.needs, entry.unless, {name: o.default for name, o in entry.options.items()})
+
+
+def _entry(method: str) -> _Entry:
+    if not isinstance(method, str):
+        raise TypeError(f"`method` must be the name of an estimator, got {type(method).__name__}")
+    known = _load()
+    if method not in known:
+        raise EstimatorError(unknown_name("estimator", method, known))
+    return known[method]
+
+
+def _check_inputs(table: StepTable, entry: _Entry, settings: Mapping[str, Any], per_group: int | None) -> None:
+    if per_group is not None:
+        check_group_sizes(table, per_group)
+    for name in missing_inputs(table, entry.needs, entry.unless, settings):
+        raise EstimatorError(f"estimator `{entry.name}` {missing_text(table, name, entry.meanings, entry.unless)}")
 
 
 def _finish(entry: _Entry, result: Estimate | Tensor, rows: int) -> Estimate:
