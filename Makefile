@@ -26,7 +26,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-household-engine check check-style bench clean
+.PHONY: help install demo test test-engines test-household-engine check check-style bench clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET [VARIABLE=value]"
@@ -60,6 +60,20 @@ check-style: $(INSTALLED)  ## format, lint and types alone
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
+# An engine's own pins fight ours (verl wants transformers < 5.11), so each stands without its dependencies in an
+# environment of its own, above this project's packages.
+ENGINES ?= trl verl verifiers tinker
+SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+.engines/%/.installed: tests/engines/%.txt $(INSTALLED)
+	rm -rf .engines/$*
+	$(BIN)/python -m venv --without-pip .engines/$*
+	$(BIN)/python -m pip --python .engines/$*/bin/python install -q --no-deps -r tests/engines/$*.txt
+	echo 'import site; site.addsitedir("$(SITE)")' > $$(.engines/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	@touch $@
+
+test-engines: $(ENGINES:%=.engines/%/.installed)  ## the adapters inside the real engines: ENGINES="trl verl"
+	@for engine in $(ENGINES); do .engines/$$engine/bin/python -m pytest tests/engines/test_$$engine.py $(PYTEST_ARGS) || exit 1; done
+
 # The planner that the real engine needs is GPL: for tests alone, in an environment of its own.
 ENGINE := $(VENV)/engine
 test-household-engine: $(INSTALLED)  ## the household beside the real ALFWorld engine
@@ -71,5 +85,5 @@ bench: $(INSTALLED)  ## the quick benchmarks against their peers
 	$(BIN)/python bench/run.py credit kernels --quick
 
 clean:  ## remove caches and build leftovers; keeps $(VENV) and runs/
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .engines build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find kernels gymenvs rtmc train tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
