@@ -11,7 +11,6 @@ from rtmc.gymenvs.household import HouseholdEnv, draw_task, find_games, load_gam
 from rtmc.gymenvs.household import vocabulary as voc
 from rtmc.gymenvs.household.engine import game_of, problem_of
 from rtmc.gymenvs.household.pddl import read_problem
-from rtmc.gymenvs.household.records import read_goal
 
 # Written by hand in the form of ALFRED's planner: mixed case, costs, comments, a metric, ids with coordinates.
 PROBLEM = """
@@ -83,7 +82,11 @@ def test_a_problem_to_the_letter():
         (MUG, "(objectType Mug_bar_1 MugType)", line_of(MUG),
          "an object that (:objects ...) declares, got 'mug_bar_1'"),
         (MUG, "(not (openable x))", line_of(MUG),
-         "a fact '(PREDICATE NAME ...)', got '(not (openable x))'"),
+         "an object that (:objects ...) declares, got 'x'"),
+        (MUG, "(not openable)", line_of(MUG),
+         "a fact '(PREDICATE NAME ...)', got 'openable'"),
+        (MUG, f"(not {MUG}) {MUG}", line_of(MUG), f"what line {line_of(MUG)} says of it"),
+        (MUG, f"{MUG}\n(not {MUG})", line_of(MUG) + 1, f"what line {line_of(MUG)} says of it"),
         (MUG, "MugType", line_of(MUG),
          "a fact '(PREDICATE NAME ...)', got 'mugtype'"),
         ("(:metric minimize (total-cost))\n)", "(:metric minimize (total-cost))\n", len(LINES),
@@ -194,8 +197,9 @@ def test_a_game_read_from_the_folder_is_the_task_it_was_made_of(alfworld_data):
             made.start,
         )
         (folder / "game.tw-pddl").unlink()
-        (folder / "traj_data.json").write_text(json.dumps({**TRAJECTORY, "task_type": "pick_and_place_simple"}))
         if task.goal.task_type == "pick_and_place_simple":
+            parameters = {"object_target": task.goal.object.title(), "parent_target": task.goal.receptacle}
+            (folder / "traj_data.json").write_text(json.dumps({**TRAJECTORY, "pddl_params": parameters}))
             again = load_trial(folder)
             assert (again.items, again.goal.object) == (task.items, task.goal.object)
 
@@ -219,23 +223,6 @@ def test_ids_of_a_folder_get_near_names(alfworld_data):
         HouseholdEnv(data="$ALFWORLD_DATA", split="train", task="look_at_obj_in_light-x/trial_11")
 
 
-@pytest.mark.parametrize("sliced", [False, True])
-@pytest.mark.parametrize("task_type", voc.TASK_TYPES)
-def test_goals_of_every_type_are_read(task_type, sliced):
-    task = draw_task(task_type, 2)
-    task = replace(task, goal=replace(task.goal, sliced=sliced))
-    formula = read_problem(problem_of(task)).goal
-    assert read_goal(formula, task.goal.sentence) == task.goal
-    # A goal that lacks one of the atoms is none of ours; only a pair may leave out the receptacle's kind once.
-    atoms = set(re.findall(r"\(\w+ \?[^()]*\)", formula))
-    if task_type == "pick_two_obj_and_place":
-        atoms = {atom for atom in atoms if not atom.startswith("(receptacletype")}
-    assert len(atoms) >= 2
-    for atom in atoms:
-        with pytest.raises(ValueError, match="household goal: none of"):
-            read_goal(formula.replace(atom, "", 1), task.goal.sentence)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -254,7 +241,9 @@ def test_goals_of_every_type_are_read(task_type, sliced):
         ({"trajectory": {"task_type": "juggle", "pddl_params": {}}}, "task_type is 'juggle'; wanted one of"),
         ({"trajectory": {**TRAJECTORY, "pddl_params": {"object_sliced": True}}}, "with a sliced object"),
         ({"trajectory": {**TRAJECTORY, "pddl_params": {}}}, r"no text for \['object_target', 'parent_target'\]"),
-        ({"trajectory": [1]}, "wanted an object with"),
+        ({"trajectory": [1]}, r"traj_data.json must be an object, got list: \[1\]"),
+        ({"trajectory": {}}, "traj_data.json: wanted an object with the text `task_type`, got None"),
+        ({"trajectory": {**TRAJECTORY, "pddl_params": [1]}}, "traj_data.json: pddl_params must be an object, got list"),
     ],
 )
 def test_malformed_trials(tmp_path, changes, words):
@@ -281,3 +270,116 @@ def test_malformed_games(tmp_path, text, words):
         load_game(path)
     with pytest.raises(ValueError, match=words):
         HouseholdEnv(task=path)
+
+
+# -- trials as they lie about ----------------------------------------------------------------------------------
+
+
+def test_what_the_engine_allows_in_a_start_is_allowed(tmp_path):
+    plain = load_trial(trial(tmp_path, "a/trial"))
+    fridge = "(openable Fridge_bar__minus_03_dot_00)"
+    told = PROBLEM.replace(MUG, f"{MUG}\n{MUG}").replace(fridge, f"{fridge} (not (opened Fridge_bar__minus_03_dot_00))")
+    assert told.count(MUG) == 2
+    assert replace(load_trial(trial(tmp_path, "b/trial", start=told)), task_id=plain.task_id) == plain
+
+
+SHELF_AT = "(receptacleAtLocation Shelf_bar__plus_01_dot_00 loc_bar_1_bar_2_bar_0_bar_60)"
+AGENT_AT = "(atLocation agent1 loc_bar_9_bar_2_bar_0_bar_60)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        (SHELF_AT, SHELF_AT + SHELF_AT.replace("_1_", "_2_"), line_of(SHELF_AT), "expected one receptacleAtLocation"),
+        (AGENT_AT, "", line_of("(:init"), "expected one atLocation of the agent, got none"),
+        ("(receptacleType Shelf_bar__plus_01_dot_00 ShelfType)", "", line_of(SHELF_AT), "expected one receptacleType"),
+        (MUG, f"{MUG} (holdsAny agent1)", line_of(MUG), "expected 'holds' as well"),
+    ],
+)  # fmt: skip
+def test_starts_that_contradict_themselves_name_file_and_line(tmp_path, old, new, line, words):
+    folder = trial(tmp_path, start=PROBLEM.replace(old, new))
+    with pytest.raises(ValueError, match=rf"initial_state.pddl:{line}: {words}"):
+        load_trial(folder)
+    task = draw_task("pick_and_place_simple", 1)
+    game = {**game_of(task, "", '"Your task is to: UNKNOWN GOAL."'), "pddl_problem": PROBLEM.replace(old, new)}
+    (folder / "game.tw-pddl").write_text(json.dumps(game))
+    with pytest.raises(ValueError, match=rf"game.tw-pddl, pddl_problem:{line}: {words}"):
+        load_trial(folder)
+
+
+def test_files_that_are_no_utf_8_name_file_and_line(tmp_path):
+    folder = trial(tmp_path)
+    for name, line in (("initial_state.pddl", 7), ("traj_data.json", 1)):
+        path = folder / name
+        kept = path.read_bytes()
+        lines = kept.split(b"\n")
+        lines[line - 1] += b" \xff"
+        path.write_bytes(b"\n".join(lines))
+        with pytest.raises(ValueError, match=rf"{name}:{line}: expected UTF-8, got the byte 0xff"):
+            load_trial(folder)
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [
+        ({"pddl_params": {"object_target": "Apple", "parent_target": "Shelf"}}, "'object_target': 'apple'"),
+        ({"pddl_params": {"object_target": "Mug", "parent_target": "Desk"}}, "'parent_target': 'desk'"),
+        ({"task_type": "pick_two_obj_and_place"}, "'task_type': 'pick_two_obj_and_place'"),
+        ({"pddl_params": {"object_target": "", "parent_target": "Shelf"}}, r"no text for \['object_target'\]"),
+        ({"pddl_params": {"object_target": "Mug", "parent_target": " "}}, r"no text for \['parent_target'\]"),
+    ],
+)
+def test_a_sentence_that_tells_another_goal_is_refused(tmp_path, goal, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        load_trial(trial(tmp_path, trajectory={**TRAJECTORY, **goal}))
+    if "no text" not in words:
+        assert re.search(rf"initial_state.pddl:{line_of('(:goal')} states .*'object_target': 'mug'", str(caught.value))
+        assert "traj_data.json {" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "", "[" * 200_000, '{"task_type": 3}'])
+def test_a_malformed_trajectory_beside_a_good_game_is_named(alfworld_data, tmp_path, text):
+    folder = find_games("$ALFWORLD_DATA", "train")[2]
+    (folder / "traj_data.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{folder.name}/traj_data\.json"):
+        HouseholdEnv(data="$ALFWORLD_DATA")
+
+
+def test_games_that_the_engine_skips_are_skipped(alfworld_data):
+    games = find_games("$ALFWORLD_DATA", "train")
+    (games[0] / "traj_data.json").unlink()
+    for folder, solvable in zip(games[1:5], (None, False, 0, "absent"), strict=True):
+        game = json.loads((folder / "game.tw-pddl").read_text())
+        game = {**game, "solvable": solvable} if solvable != "absent" else {k: game[k] for k in game if k != "solvable"}
+        (folder / "game.tw-pddl").write_text(json.dumps(game))
+    assert find_games("$ALFWORLD_DATA", "train") == games[5:]
+    (games[1] / "game.tw-pddl").write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"game\.tw-pddl: no JSON that can be read: .* nested too deeply"):
+        find_games("$ALFWORLD_DATA", "train")
+
+
+def test_two_games_of_one_name_have_ids_of_their_own(tmp_path):
+    first, second = draw_task("look_at_obj_in_light", 1), draw_task("pick_and_place_simple", 1)
+    for split, task in (("train", first), ("valid_seen", second)):
+        write_game(tmp_path / "json_2.1.1" / split, task, "room-1/trial_1")
+    write_game(tmp_path / "json_2.1.1" / "train", first, "room-2/trial_1")
+    env = HouseholdEnv(data=tmp_path)
+    told = [env.reset()[1]["task_id"] for _ in range(3)]
+    assert told == ["train/room-1/trial_1", "room-2/trial_1", "valid_seen/room-1/trial_1"]
+    for task_id, task in zip(told, (first, first, second), strict=True):
+        text, info = env.reset(options={"task": task_id})
+        assert info["task_id"] == task_id
+        assert task.goal.sentence in text
+    with pytest.raises(ValueError, match=r"did you mean .*'train/room-1/trial_1'"):
+        env.reset(options={"task": "room-1/trial_1"})
+
+
+def test_a_game_that_is_written_anew_is_read_anew(tmp_path):
+    first, second = (draw_task("pick_and_place_simple", seed) for seed in (1, 2))
+    folder = write_game(tmp_path / "train", first, "room/trial")
+    env = HouseholdEnv(data=tmp_path)
+    assert env.reset()[0].endswith(f"Your task is to: {first.goal.sentence}.")
+    game = game_of(second, "", '"task": [{"rhs": "Your task is to: UNKNOWN GOAL."}]')
+    (folder / "game.tw-pddl").write_text(json.dumps(game))
+    assert env.reset()[0] == HouseholdEnv(task=second).reset()[0]

@@ -11,7 +11,7 @@ import pytest
 
 from rtmc.gymenvs.household import EngineEnv, Goal, HouseholdEnv, HouseholdTask, Item, Receptacle, draw_task
 from rtmc.gymenvs.household import vocabulary as voc
-from rtmc.gymenvs.household.engine import problem_of
+from rtmc.gymenvs.household.engine import game_of, problem_of
 from rtmc.gymenvs.household.pddl import read_problem
 from rtmc.gymenvs.household.records import task_from_problem
 
@@ -143,6 +143,46 @@ def test_a_script_through_every_verb_plays_alike(name):
     won = play_alike(odd_room(GOALS[name]), lambda info: next(script), len(SCRIPT))
     # It puts a heated and sliced apple into a cabinet, and holds the spoon where the lamp is lit.
     assert bool(won) == (name in ("light", "hot", "sliced"))
+
+
+def test_facts_that_can_never_hold_are_not_told():
+    """Starts that a generated task has not: a thing in a receptacle but at no location; sliced, but not sliceable."""
+    task = odd_room(GOALS["cool"])
+    items = (
+        *task.items[:1],
+        Item("apple 1", "apple", ("heatable", "pickupable"), ("countertop 1",), ("loc 3",), ("hot", "sliced")),
+        *task.items[2:6],
+        Item("spoon 1", "spoon", ("cleanable", "pickupable"), ("countertop 1",), (), ("sliced",)),
+    )
+    accepts = (("cabinet", ("knife", "mug")), ("fridge", ("spoon",)), ("sinkbasin", ("spoon",)))
+    script = """go to countertop 1|take spoon 1 from countertop 1|examine spoon 1|go to sinkbasin 1
+move spoon 1 to sinkbasin 1|take spoon 1 from sinkbasin 1|clean spoon 1 with sinkbasin 1|examine spoon 1|open fridge 1
+move spoon 1 to fridge 1|go to countertop 1|take apple 1 from countertop 1|examine apple 1|look"""
+    commands = iter(script.replace("\n", "|").split("|"))
+    room = odd_room(GOALS["cool"], items=items, accepts=accepts, held=None)
+    play_alike(room, lambda info: next(commands), script.count("|") + script.count("\n") + 1)
+
+
+def test_a_start_told_twice_and_denied_plays_alike():
+    task = odd_room(GOALS["cool"])
+    engine, ours = EngineEnv(task=task), HouseholdEnv(task=task)
+    told = ours.reset()
+    problem = problem_of(task)
+    rows = re.search(r":init\n(.*?)\n  \(= ", problem, re.S)[1]
+    (fridge,) = re.findall(r"\(receptacletype (\S+) fridgetype\)", rows)
+    denied = problem.replace(rows, f"{rows}\n{rows}\n  (not (opened {fridge}))")
+    assert task_from_problem(read_problem(denied), task.task_id, task.goal.sentence) == task
+    engine.reset()
+    game = game_of(task, engine._parts["domain"], engine._parts["grammar"])
+    engine._game = engine._load({**game, "pddl_problem": denied})
+    engine._seen = engine._game.reset()
+    assert (engine._seen.feedback, list(engine._seen["admissible_commands"])) == (
+        told[0],
+        told[1]["admissible_commands"],
+    )
+    for command in ("go to fridge 1", "open fridge 1", "examine fridge 1"):
+        assert engine.step(command) == ours.step(command)
+    engine.close()
 
 
 def test_an_episode_forks_by_being_played_again():

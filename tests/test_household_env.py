@@ -1,5 +1,6 @@
 """Household: what is observed, forks, bad input, and no growth; `rtmc/Household-v0` as a user has it."""
 
+import doctest
 import pickle
 import random
 import time
@@ -9,6 +10,7 @@ import gymnasium
 import pytest
 
 from rtmc.gymenvs.household import HouseholdEnv, answers, draw_task, draw_with_plan, knowledge, world
+from rtmc.gymenvs.household import env as env_module
 from rtmc.gymenvs.household import vocabulary as voc
 from rtmc.gymenvs.household.datafolder import find_games
 from rtmc.gymenvs.household.engine import EngineEnv, problem_of
@@ -59,10 +61,16 @@ def test_the_task_and_the_commands_can_be_shown():
     first, info = env.reset()
     assert first == f"{env.describe()}\nAdmissible commands: {', '.join(info['admissible_commands'])}"
     second, _, _, _, info = env.step("open drawer 1")
-    assert second.startswith("Your task is to: put a ladle in drawer.\nTask: put a ladle in drawer.\n")
+    # What is known begins with the task, so that nothing is added to it.
+    assert second.startswith("Task: put a ladle in drawer.\n")
     assert "\n> open drawer 1\nTask: put a ladle in drawer.\n" in second
     assert second.endswith(f"\nAdmissible commands: {', '.join(info['admissible_commands'])}")
     assert "close drawer 1" in second.rsplit("\n", 1)[1]
+
+
+def test_the_class_shows_an_example_that_runs():
+    failed, tried = doctest.testmod(env_module)
+    assert (failed, tried) == (0, 5)
 
 
 # -- forks -----------------------------------------------------------------------------------------------------

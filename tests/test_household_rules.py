@@ -153,7 +153,9 @@ def test_longer_plans_than_asked_for_are_not_sought():
 
 
 def test_warmth_undoes_cold_and_cold_warmth():
-    room = den(held="egg 1", start="loc 3", receptacles=(*den().receptacles, Receptacle("fridge 1", "fridge", "loc 3")))
+    egg = Item("egg 1", "egg", voc.traits_of("egg"))
+    fridge = Receptacle("fridge 1", "fridge", "loc 3")
+    room = den(held="egg 1", items=(egg,), start="loc 3", receptacles=(*den().receptacles, fridge))
     env = HouseholdEnv(task=room)
     env.reset()
     said = []

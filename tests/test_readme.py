@@ -1,6 +1,7 @@
 """The README tells the truth: its tree is the tree, its commands exist, its example prints what it shows."""
 
 import contextlib
+import doctest
 import io
 import os
 import re
@@ -137,6 +138,14 @@ def test_the_example_prints_what_the_readme_shows():
     room, door = (0.99 + 2 / 3) / 5, (1 + 2 / 3) / 4
     wanted = [0.495 - room, 1 - door, 0.495 - room, -door, -room]
     assert re.findall(r"rtmc ([+-][\d.]+)", shown) == [f"{value:+.2f}" for value in wanted]
+
+
+def test_the_household_session_goes_as_shown():
+    (session,) = blocks(README, "pycon")
+    example = doctest.DocTestParser().get_doctest(session, {}, "README.md", None, 0)
+    assert len(example.examples) == 7
+    told: list[str] = []
+    assert doctest.DocTestRunner().run(example, out=told.append).failed == 0, "".join(told)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,5 +1,6 @@
 """`rtmc play`, scripted through a terminal of its own: a person's commands, help, the expert's hint, undo."""
 
+import json
 import os
 import pty
 import re
@@ -130,6 +131,67 @@ def test_an_unknown_task_gets_near_names():
     assert "did you mean 'pick_and_place_simple'" in terminal.start
     assert "Traceback" not in terminal.start
     assert terminal.close() == 2
+
+
+def played(monkeypatch, capsys, words, lines):
+    """What `rtmc play household` prints for the lines, and its exit code."""
+    import io
+
+    from rtmc.cli import main
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    code = main(["play", "household", *words])
+    return code, capsys.readouterr().out
+
+
+def test_a_number_that_is_none_of_the_commands_costs_no_turn(monkeypatch, capsys):
+    lines = ["99", "0", "-1", "+99", "9" * 5000, "1"]
+    code, told = played(monkeypatch, capsys, ["--task", TASK], lines)
+    number = len(re.findall(r"^ +\d+  .+$", told.split("there is no command")[0], re.M))
+    assert re.findall(r"there is no command (.{1,4}).*: they are numbered 1 to (\d+)", told) == [
+        (word, str(number)) for word in ("99", "0", "-1", "+99", "9999")
+    ]
+    assert (code, "Nothing happens." in told) == (0, False)
+    assert told.endswith("left after 1 turns, reward 0\n")
+
+
+def test_the_hint_knows_a_goal_that_holds_already_from_one_out_of_reach(monkeypatch, capsys):
+    from rtmc.gymenvs.household import HouseholdEnv, generate_task
+
+    task = generate_task("tiny/pick_and_place_simple/3")
+    data = json.loads(task.to_json())
+    (target,) = {r["name"] for r in data["receptacles"] if r["kind"] == task.goal.receptacle}
+    place = next(r["location"] for r in data["receptacles"] if r["name"] == target)
+    for item in data["items"]:
+        if item["kind"] == task.goal.object:
+            item.update(inside=[target], at=[place])
+    assert HouseholdEnv(task=data).reset()[1]["success"]
+    told = played(monkeypatch, capsys, ["--task", json.dumps(data)], ["hint"])[1]
+    assert "the goal is reached already" in told
+    data["items"] = [item for item in data["items"] if item["kind"] != task.goal.object]
+    told = played(monkeypatch, capsys, ["--task", json.dumps(data)], ["hint"])[1]
+    assert "no steps lead to the goal from here" in told
+
+
+def test_play_takes_a_data_folder_rules_and_free_wording(monkeypatch, capsys, tmp_path):
+    from rtmc.gymenvs.household import draw_task
+    from rtmc.gymenvs.household.engine import game_of
+
+    task = draw_task("pick_and_place_simple", 5, split="train")
+    folder = tmp_path / "train" / "room" / "trial"
+    folder.mkdir(parents=True)
+    game = game_of(task, "", '"task": [{"rhs": "Your task is to: UNKNOWN GOAL."}]')
+    (folder / "game.tw-pddl").write_text(json.dumps(game))
+    (folder / "traj_data.json").write_text(json.dumps({"task_type": "pick_and_place_simple"}))
+    words = ["--data", str(tmp_path), "--split", "train"]
+    told = played(monkeypatch, capsys, words, ["LOOK"])[1]
+    assert "task room/trial\n" in told
+    assert told.count("Nothing happens.") == 1
+    told = played(monkeypatch, capsys, [*words, "--rules", "plain", "--lenient"], ["LOOK"])[1]
+    # The mended rules list the room on the first look.
+    assert told.count("You are in the middle of a room. Looking quickly around you, you see a ") == 2
+    code, _ = played(monkeypatch, capsys, ["--rules", "plane"], [])
+    assert code == 2
 
 
 class Bare(gymnasium.Env):

@@ -1,10 +1,10 @@
 """The household world: find things in a room, clean, heat or cool them, and put them where they belong.
 
-Read it in this order: `vocabulary` (what there is), `task` (a room and a goal), `world` (the rules), `facts`, `texts`
-and `answers` (what the engine says), `knowledge` (what the agent knows), `expert` (shortest plans), `splits` and
-`generate` (tasks by number), `pddl`, `records` and `datafolder` (tasks from the engine's files), `sources` (an
-environment's order of tasks), `commands` (free wording), `env` (the gymnasium environment), `engine` (the real engine
-behind the same interface, where it is installed).
+Read it in this order: `vocabulary` (what there is), `fields` and `task` (a room and a goal, and their JSON), `world`
+(the rules), `facts`, `texts` and `answers` (what the engine says), `knowledge` (what the agent knows), `expert`
+(shortest plans), `splits` and `generate` (tasks by number), `pddl`, `goals`, `records` and `datafolder` (tasks from the
+engine's files), `sources` (an environment's order of tasks), `commands` (free wording), `env` (the gymnasium
+environment), `engine` (the real engine behind the same interface, where it is installed).
 """
 
 from rtmc.gymenvs.household.datafolder import find_games, load_trial

@@ -77,6 +77,8 @@ class Narrator:
             return f"This {world.item_names[k]} is off."
         if world.plain and states:
             vessel = False
+        if states == ["sliced"] and not world.trait["sliceable"] >> k & 1:
+            states = []
         return texts.item(world.item_names[k], states, vessel, world.task.items[k].contents)
 
     def _room(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -64,9 +64,13 @@ class HouseholdEnv(gym.Env[str, str]):
     An open receptacle reads `fridge 1 (open): cup 2.`, one that was closed again `fridge 1 (closed): cup 2.`, a thing
     that was heated `mug 1 (hot)`, a lamp that is lit ` desklamp 1 is on.` at the end of the last line.
 
-    `history=k` puts the k observations before it, with the commands between them, in front of each (`> look` on a line
-    of its own). `show` adds what a policy without memory lacks: `"task"` a first line `Your task is to: ...` on every
-    observation after the first, `"commands"` a last line `Admissible commands: ..., ...`.
+    That is what the texts and the admissible commands have told, and no more: of a receptacle beside the one gone to
+    nothing is known before a command names what is in it, and a lamp that can be used may read
+    `desklamp 1: at desk 1 or shelf 1.`
+
+    `history=k` puts the k observations before it, with the commands between them, in front of each (`> look`, on one
+    line). `show` adds what a policy without memory lacks: `"task"` a first line `Your task is to: ...` on every
+    observation that does not tell the task by itself, `"commands"` a last line `Admissible commands: ..., ...`.
 
     ## Action
     Text: one of `info["admissible_commands"]`, to the letter but for blanks around it, e.g. `go to shelf 1`,
@@ -91,7 +95,9 @@ class HouseholdEnv(gym.Env[str, str]):
 
     ## State identity
     `state_key="world"`: the exact state of the world as a 64-bit hash (see `World.key`), the same in every process;
-    what was seen, turn number and goal have no part in it. `state_key="knowledge"`: what the agent knows, as text,
+    what was seen, turn number and goal have no part in it. Nor has the engine's book-keeping of what lay where, on
+    which one text depends: with equal keys `look` may tell of a thing beside a receptacle or not (see Rules).
+    `state_key="knowledge"`: what the agent knows, as text,
     whatever the order in which it learned it: the places visited with what was seen there, doors, what it holds,
     states of things, where it is. Turn number, goal and `look`s leave no trace in it. Equal keys of one task admit
     the same commands, by either.
@@ -136,6 +142,7 @@ class HouseholdEnv(gym.Env[str, str]):
 
     Raises:
         ValueError: an argument is none of those named; the message says which would be.
+        TypeError: `task`, `task_types`, `show` or `data` is of a type that none of these has.
 
     Example:
         >>> import gymnasium
@@ -170,6 +177,8 @@ class HouseholdEnv(gym.Env[str, str]):
         self.observation = _choice("observation", observation, OBSERVATIONS)
         usual = "knowledge" if observation == "knowledge" else "world"
         self.state_key = usual if state_key is None else _choice("state_key", state_key, STATE_KEYS)
+        if not isinstance(show, Iterable):
+            raise TypeError(f"Household: show must be some of {', '.join(map(repr, SHOW))}, got {show!r}")
         self.show = tuple(_choice("show", part, SHOW) for part in ((show,) if isinstance(show, str) else show))
         self.details, self.lenient = details, lenient
         self.task_types = check_task_types(task_types)
@@ -230,7 +239,7 @@ class HouseholdEnv(gym.Env[str, str]):
             grounded = world.action(command)
             self._trace = self._ledger.note(self._trace, self._state, grounded)
             self._state = state = world.apply(self._state, grounded)
-            self._known = learn(world, state, self._known)
+            self._known = learn(world, state, self._known, grounded)
             feedback = self._narrator.answer(state, self._trace, grounded)
             self._look_up(world)
         else:
@@ -247,6 +256,10 @@ class HouseholdEnv(gym.Env[str, str]):
 
     def restore(self, snapshot: Snapshot) -> dict[str, Any]:
         """Go on from a snapshot, here or in another environment with the same rules.
+
+        It costs microseconds while the snapshot's task is the one being played; for another task its world is made
+        first (as in a reset, some tenths of a millisecond in a full room), and a snapshot out of another process is
+        first compared with the task being played.
 
         Returns:
             The info of the restored state, with `action_key` None and `valid` True, as after a reset.
@@ -299,15 +312,18 @@ class HouseholdEnv(gym.Env[str, str]):
     def _observe(self, command: str | None, feedback: str) -> str:
         """The observation after `command` (None: after a reset)."""
         text = feedback if self.observation == "feedback" else self._describer.text(self._state, self._known)
+        told = command is None or self.observation == "knowledge"  # whether the text tells the task
         if self.history:
             if command is None:
                 self._past = (text,)
             else:
                 echo = command if len(command) <= _ECHO else command[:_ECHO] + "..."
+                echo = " ".join(echo.splitlines())  # a command that breaks lines could pass for several
+                told = told or self._turn <= self.history
                 self._past = (*self._past, f"> {echo}", text)[-2 * self.history - 1 :]
             text = "\n".join(self._past)
         if self.show:
-            if "task" in self.show and command is not None:
+            if "task" in self.show and not told:
                 text = f"Your task is to: {self._playing().goal.sentence}.\n{text}"
             if "commands" in self.show:
                 text += f"\nAdmissible commands: {', '.join(self._admissible)}"

@@ -36,7 +36,11 @@ class Ledger:
         self._cool = self._hot + self._items
         self._on = self._cool + self._items
         # The engine drops effects on facts that can never hold, so "not cool" is told of no thing here that could
-        # never be cool.
+        # never be cool, and "not there" of no thing that could never lie there.
+        self._can_lie = list(world.start.lying)
+        for place, here in enumerate(world.here):
+            for r in here:
+                self._can_lie[place] |= world.accepts[r]
         standing = {r.kind for r in world.task.receptacles if r.location is not None}
         self._can_cool = world.start.cool | (world.trait["coolable"] if "fridge" in standing else 0)
         self._can_heat = world.start.hot | (world.trait["heatable"] if "microwave" in standing else 0)
@@ -55,7 +59,8 @@ class Ledger:
         elif verb == "close":
             gone |= 1 << self._opened + target
         elif verb in ("take", "move"):
-            resting = 1 << k * self._receptacles + target | 1 << self._at + k * self._places + state.place
+            lay = self._can_lie[state.place] >> k & 1
+            resting = 1 << k * self._receptacles + target | lay << self._at + k * self._places + state.place
             holding = 1 << self._held + k | 1 << self._any
             gone = (gone | resting) & ~holding if verb == "take" else (gone | holding) & ~resting
         elif verb == "heat":

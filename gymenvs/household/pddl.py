@@ -44,14 +44,16 @@ class Form:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem: `facts` as rows, predicate first, costs left out; `goal` as one line of text; both lower case.
+    """A problem: `facts` as rows, predicate first, each once, costs left out; `goal` as text; both lower case.
 
-    `where` and `goal_line` say where it was read.
+    `where`, `fact_lines` (the line of each fact), `init_line` and `goal_line` say where it was read.
     """
 
     facts: tuple[tuple[str, ...], ...]
     goal: str
     where: str = "problem"
+    fact_lines: tuple[int, ...] = ()
+    init_line: int = 1
     goal_line: int = 1
 
 
@@ -127,11 +129,44 @@ def read_problem(text: str, where: str = "problem") -> Problem:
         if name not in sections:
             raise _fault(where, whole.line, f"a section '({name} ...)'", f"only {', '.join(sections) or 'none'}")
     declared = _declared(sections[":objects"], where) if ":objects" in sections else None
-    facts = [_fact(form, declared, where) for form in sections[":init"].parts[1:] if form.head != "="]
+    init = sections[":init"]
+    facts = _start(init, declared, where)
     goal = sections[":goal"]
     if len(goal.parts) != 2 or goal.parts[1].symbol is not None:
         raise _fault(where, goal.line, "one formula in '(:goal ...)'", _short(goal))
-    return Problem(tuple(facts), str(goal.parts[1]), where, goal.line)
+    return Problem(tuple(facts), str(goal.parts[1]), where, tuple(facts.values()), init.line, goal.line)
+
+
+def read_formula(text: str, where: str) -> Form:
+    """The one formula of a goal's text; the parentheses that a problem's end leaves behind it are no part of it.
+
+    Raises:
+        ValueError: the text is none, as `WHERE:LINE: expected ..., got ...`.
+    """
+    surplus = text.count(")") - text.count("(")
+    text = text.rstrip()
+    while surplus > 0 and text.endswith(")"):
+        text, surplus = text[:-1].rstrip(), surplus - 1
+    forms = list(_forms(text, where))
+    if len(forms) != 1 or forms[0].symbol is not None:
+        raise _fault(where, 1, "one formula in parentheses", _short(" ".join(map(str, forms))))
+    return forms[0]
+
+
+def _start(init: Form, declared: frozenset[str] | None, where: str) -> dict[tuple[str, ...], int]:
+    """Each fact of the start with its line. A fact may be told twice, and told not to hold, as the engine allows."""
+    facts: dict[tuple[str, ...], int] = {}
+    absent: dict[tuple[str, ...], int] = {}
+    for form in init.parts[1:]:
+        if form.head == "=":
+            continue
+        negated = form.head == "not" and len(form.parts) == 2
+        row = _fact(form.parts[1] if negated else form, declared, where)
+        (absent if negated else facts).setdefault(row, form.line)
+        if row in absent and row in facts:
+            first = facts[row] if negated else absent[row]
+            raise _fault(where, form.line, f"what line {first} says of it", _short(form))
+    return facts
 
 
 def _declared(section: Form, where: str) -> frozenset[str]:

@@ -6,15 +6,16 @@ sorts all ids and numbers the things of a kind downwards, so that lists come in 
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rtmc.gymenvs.household import vocabulary
-from rtmc.gymenvs.household.pddl import Problem, read_problem
+from rtmc.gymenvs.household import fields, vocabulary
+from rtmc.gymenvs.household.goals import read_goal
+from rtmc.gymenvs.household.pddl import ARITY, Problem, read_problem
 from rtmc.gymenvs.household.task import Goal, HouseholdTask, Item, Receptacle
 
 _STATE_FACTS = {
@@ -30,19 +31,6 @@ _NOTES = frozenset((
     "moveable", "ison", "examined", "checked", "wasinreceptacle", "full", "isreceptacleobjectfull",
     "holdsanyreceptacleobject",
 ))  # fmt: skip
-_PLACED = {"inreceptacle": 1, "objecttype": 1, "receptacletype": 1}
-# Task type -> the atoms of its goal, by number. Whether a pair's second receptacle type is written says nothing new.
-_GOAL_ATOMS = {
-    "pick_and_place_simple": [_PLACED],
-    "look_at_obj_in_light": [
-        {"objecttype": 2, "toggleable": 1, "istoggled": 1, "receptacleatlocation": 1, "atlocation": 1,
-         "inreceptacle": 1, "holds": 1}
-    ],
-    "pick_two_obj_and_place": [
-        {"inreceptacle": 2, "objecttype": 2, "receptacletype": number, "=": 1} for number in (1, 2)
-    ],
-    **{name: [{**_PLACED, trait: 1, f"is{state}": 1}] for name, (state, trait, _) in vocabulary.TREATMENTS.items()},
-}  # fmt: skip
 _ID_CODES = {"_bar_": "|", "_minus_": "-", "_plus_": "+", "_dot_": ".", "_comma_": ","}
 
 
@@ -66,119 +54,133 @@ def names_of_ids(ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def read_goal(formula: str, sentence: str) -> Goal:
-    """The goal that a PDDL formula states.
-
-    Raises:
-        ValueError: the formula is none of the six task types', nor one of them on sliced things.
-    """
-    flat = " ".join(formula.lower().split())
-    # The atoms say which goal it is, provided that they stand in nothing but `and` and `exists`.
-    atoms = Counter(re.findall(r"\((\w+|=) \??\w+(?: \??\w+)*\)", flat))
-    words = set(re.findall(r"\(([a-z]+)\b", flat)) - set(atoms) - {"and", "exists"}
-    cuts = {atoms.pop("sliceable", 0), atoms.pop("issliced", 0)}
-    objects = set(re.findall(r"\(objecttype \?\w+ (\w+)type\)", flat))
-    receptacles = set(re.findall(r"\(receptacletype \?\w+ (\w+)type\)", flat))
-    lamps = set(re.findall(r"\(objecttype \?ot (\w+)type\)", flat))
-    task_type = next((name for name, wanted in _GOAL_ATOMS.items() if atoms in wanted), None)
-    apart = task_type == "pick_two_obj_and_place" and "(not (= ?o1 ?o2))" in flat
-    if cuts in ({0}, {2 if apart else 1}):
-        sliced = cuts != {0}
-        if task_type == "look_at_obj_in_light" and not words and len(lamps) == 1 and len(objects - lamps) == 1:
-            return Goal(task_type, min(objects - lamps), sentence, lamp=min(lamps), sliced=sliced)
-        if task_type and words == ({"not"} if apart else set()) and len(objects) == len(receptacles) == 1 and not lamps:
-            return Goal(task_type, min(objects), sentence, min(receptacles), sliced=sliced)
-    raise ValueError(f"household goal: none of {', '.join(vocabulary.TASK_TYPES)}; got {formula!r}")
-
-
-def build_task(task_id: str, init: Iterable[Sequence[str]], names: Mapping[str, str], goal: Goal) -> HouseholdTask:
+def build_task(
+    task_id: str,
+    init: Iterable[Sequence[str]],
+    names: Mapping[str, str],
+    goal: Goal,
+    where: str | None = None,
+    places: Sequence[str] = (),
+) -> HouseholdTask:
     """The task whose start is the facts `init` (predicate first, then ids), printed with `names`.
+
+    For messages: `where` says where the facts stand, `places` where each does, by number.
 
     Raises:
         ValueError: a fact is not of the domain or names an id without a name; a receptacle has no kind or
-            more than one location; the agent is nowhere.
+            more than one location; the agent is nowhere, or holds a thing and yet nothing; or see `HouseholdTask`.
     """
-    where = f"household task {task_id!r}"
-    # Predicate -> the arguments of its facts, in the order in which they came.
-    table: dict[str, list[tuple[str, ...]]] = {}
-    for row in init:
-        predicate, arguments = row[0].lower(), tuple(one.lower() for one in row[1:])
-        if predicate in ("=", "total-cost", "distance"):
-            continue
-        table.setdefault(predicate, []).append(arguments)
-    known = {
-        "receptacletype", "receptacleatlocation", "openable", "opened", "objecttype", "inreceptacle",
-        "objectatlocation", "inreceptacleobject", "cancontain", "atlocation", "holds", "holdsany",
-    }  # fmt: skip
-    unknown = sorted(set(table) - known - _TRAIT_FACTS - set(_STATE_FACTS) - _NOTES)
-    if unknown:
-        raise ValueError(f"{where}: predicates {unknown} are not of the household domain")
-
-    def name(one: str) -> str:
-        try:
-            return names[one].strip()
-        except KeyError:
-            raise ValueError(f"{where}: no name is given for {one!r}") from None
-
-    def pairs(predicate: str) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for first, second in table.get(predicate, ()):
-            found.setdefault(first, []).append(second)
-        return found
-
-    def ones(predicate: str) -> set[str]:
-        return {arguments[0] for arguments in table.get(predicate, ())}
-
-    kinds, places, opened = pairs("receptacletype"), pairs("receptacleatlocation"), ones("opened")
+    table = _Facts(init, names, where or f"household task {task_id!r}", places)
+    kinds, stands = table.pairs("receptacletype"), table.pairs("receptacleatlocation")
+    openable, opened = table.ones("openable"), table.ones("opened")
     receptacles = []
-    for one in sorted(set(kinds) | set(places)):
-        stands = places.get(one, [])
-        if len(kinds.get(one, ())) != 1 or len(stands) > 1:
-            raise ValueError(
-                f"{where}: receptacle {one!r} needs one receptacleType and at most one receptacleAtLocation, "
-                f"got {kinds.get(one, [])} and {stands}"
-            )
-        kind = kinds[one][0].removesuffix("type")
+    for one in sorted(set(kinds) | set(stands)):
+        kind = table.only("receptacletype", one, f"one receptacleType of {one!r}", ("receptacleatlocation", one))
+        place = table.only("receptacleatlocation", one, f"one receptacleAtLocation of {one!r}") if one in stands else ""
         receptacles.append(
-            Receptacle(name(one), kind, name(stands[0]) if stands else None, one in ones("openable"), one in opened)
+            Receptacle(
+                table.name(one),
+                kind[2].removesuffix("type"),
+                table.name(place[2]) if place else None,
+                one in openable,
+                one in opened,
+            )
         )
-    traits = {trait: ones(trait) for trait in sorted(_TRAIT_FACTS)}
-    states = {label: ones(predicate) for predicate, label in _STATE_FACTS.items()}
-    inside, at, within = pairs("inreceptacle"), pairs("objectatlocation"), pairs("inreceptacleobject")
+    traits = {trait: table.ones(trait) for trait in sorted(_TRAIT_FACTS)}
+    states = {label: table.ones(predicate) for predicate, label in _STATE_FACTS.items()}
+    inside, at, within = (table.pairs(name) for name in ("inreceptacle", "objectatlocation", "inreceptacleobject"))
     items = []
-    for one, types in sorted(pairs("objecttype").items()):
-        if len(types) != 1:
-            raise ValueError(f"{where}: object {one!r} needs one objectType, got {types}")
+    for one in sorted(table.pairs("objecttype")):
         items.append(
             Item(
-                name=name(one),
-                kind=types[0].removesuffix("type"),
+                name=table.name(one),
+                kind=table.only("objecttype", one, f"one objectType of {one!r}")[2].removesuffix("type"),
                 traits=tuple(trait for trait, holders in traits.items() if one in holders),
-                inside=tuple(name(r) for r in sorted(inside.get(one, ()))),
-                at=tuple(name(place) for place in sorted(at.get(one, ()))),
+                inside=tuple(table.name(r) for r in sorted(inside.get(one, ()))),
+                at=tuple(table.name(place) for place in sorted(at.get(one, ()))),
                 states=tuple(label for label, holders in states.items() if one in holders),
-                contents=tuple(name(inner) for inner, outer in sorted(within.items()) if one in outer),
+                contents=tuple(table.name(inner) for inner, outer in sorted(within.items()) if one in outer),
             )
         )
-    starts = table.get("atlocation", [])
-    if len(starts) != 1:
-        raise ValueError(f"{where}: wanted one atLocation fact for the agent, got {starts}")
-    hands = table.get("holds", [])
-    if len(hands) > 1:
-        raise ValueError(f"{where}: the agent holds one thing at most, got {hands}")
+    start = table.only("atlocation", None, "one atLocation of the agent")
+    held = table.only("holds", None, "at most one holds, as the hand holds one thing") if "holds" in table else None
+    for one, other in (("holds", "holdsany"), ("holdsany", "holds")):
+        if one in table and other not in table:
+            raise table.fault(f"{other!r} as well", one)
     accepts: dict[str, list[str]] = {}
-    for kind, held in table.get("cancontain", ()):
-        accepts.setdefault(kind.removesuffix("type"), []).append(held.removesuffix("type"))
+    for holder, taken in table.pairs("cancontain").items():
+        accepts.setdefault(holder.removesuffix("type"), []).extend(one.removesuffix("type") for one in taken)
     return HouseholdTask(
         task_id=task_id,
         goal=goal,
         receptacles=tuple(receptacles),
         items=tuple(items),
-        start=name(starts[0][1]),
-        held=name(hands[0][1]) if hands else None,
-        accepts=tuple((kind, tuple(sorted(kinds_held))) for kind, kinds_held in sorted(accepts.items())),
-        notes=tuple(sorted(f"{note}({', '.join(map(name, row))})" for note in _NOTES for row in table.get(note, ()))),
+        start=table.name(start[2]),
+        held=None if held is None else table.name(held[2]),
+        accepts=tuple((holder, tuple(sorted(taken))) for holder, taken in sorted(accepts.items())),
+        notes=tuple(sorted(f"{row[0]}({', '.join(map(table.name, row[1:]))})" for row in table.rows_of(_NOTES))),
     )
+
+
+class _Facts:
+    """The facts of a start by predicate, each once, with the place of each for messages."""
+
+    def __init__(
+        self, init: Iterable[Sequence[str]], names: Mapping[str, str], where: str, places: Sequence[str]
+    ) -> None:
+        self.where, self.names = where, names
+        self._table: dict[str, dict[tuple[str, ...], str]] = {}
+        for number, row in enumerate(init):
+            lowered = tuple(one.lower() for one in row)
+            if lowered[0] not in ("=", "total-cost", "distance"):
+                place = places[number] if places else where
+                self._table.setdefault(lowered[0], {}).setdefault(lowered, place)
+        unknown = sorted(set(self._table) - set(ARITY))
+        if unknown:
+            raise ValueError(f"{where}: predicates {unknown} are not of the household domain")
+        for predicate, found in self._table.items():
+            for fact, place in found.items():
+                if len(fact) - 1 != ARITY[predicate]:
+                    raise ValueError(f"{place}: expected {ARITY[predicate]} names after {predicate!r}, got {fact}")
+
+    def __contains__(self, predicate: str) -> bool:
+        return predicate in self._table
+
+    def rows_of(self, predicates: Iterable[str]) -> list[tuple[str, ...]]:
+        return [row for predicate in predicates for row in self._table.get(predicate, ())]
+
+    def pairs(self, predicate: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for _, first, second in self._table.get(predicate, ()):
+            found.setdefault(first, []).append(second)
+        return found
+
+    def ones(self, predicate: str) -> set[str]:
+        return {row[1] for row in self._table.get(predicate, ())}
+
+    def only(
+        self, predicate: str, one: str | None, wanted: str, because: tuple[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """The one fact of the predicate (on `one`); `because` is a fact that asks for it."""
+        found = [row for row in self._table.get(predicate, ()) if one is None or row[1] == one]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ValueError(f"{self._table[predicate][found[1]]}: expected {wanted}, got {found[0]} and {found[1]}")
+        raise self.fault(wanted, *(because or ()))
+
+    def fault(self, wanted: str, predicate: str = "", one: str | None = None) -> ValueError:
+        """That something is missing, which a fact of the predicate (on `one`) asks for."""
+        for row, place in self._table.get(predicate, {}).items():
+            if one is None or row[1] == one:
+                return ValueError(f"{place}: expected {wanted}, got {row} alone")
+        return ValueError(f"{self.where}: expected {wanted}, got none")
+
+    def name(self, one: str) -> str:
+        try:
+            return self.names[one].strip()
+        except KeyError:
+            raise ValueError(f"{self.where}: no name is given for {one!r}") from None
 
 
 def _sentence(text: str, where: str) -> str:
@@ -190,27 +192,40 @@ def _sentence(text: str, where: str) -> str:
 
 def task_from_recording(recording: Mapping[str, Any]) -> HouseholdTask:
     """See `HouseholdTask.from_recording`."""
+    where = "household recording"
+    fields.record(recording, where)
     missing = [key for key in ("init", "goal", "entity_names", "observation") if key not in recording]
     if missing:
-        raise ValueError(f"household recording: the keys {missing} are missing; it has {sorted(recording)}")
-    goal = read_goal(recording["goal"], _sentence(recording["observation"], "household recording"))
-    task_id = f"recording/{recording.get('name', goal.task_type)}"
-    names = {one.lower(): text for one, text in recording["entity_names"].items()}
-    return build_task(task_id, recording["init"], names, goal)
+        raise ValueError(f"{where}: the keys {missing} are missing; it has {sorted(map(str, recording))}")
+    observation = fields.text(recording["observation"], f"{where}: observation")
+    goal = read_goal(fields.text(recording["goal"], f"{where}: goal"), _sentence(observation, where))
+    names = {
+        fields.text(one, f"{where}: a key of entity_names").lower(): fields.text(
+            name, f"{where}: entity_names[{one!r}]"
+        )
+        for one, name in fields.record(recording["entity_names"], f"{where}: entity_names").items()
+    }
+    init = fields.rows(recording["init"], f"{where}: init")
+    places = [f"{where}: init[{number}]" for number in range(len(init))]
+    for row, place in zip(init, places, strict=True):
+        if not fields.texts(row, place):
+            raise fields.fault(place, "a fact [predicate, id, ...]", row)
+    title = fields.text(recording.get("name", goal.task_type), f"{where}: name")
+    return build_task(f"recording/{title}", init, names, goal, where, places)
 
 
 def task_from_game(game: Mapping[str, Any], task_id: str, where: str = "") -> HouseholdTask:
     """See `HouseholdTask.from_game`. `where` names the file, for messages."""
+    where = where or f"household game {task_id!r}"
+    fields.record(game, where)
     missing = [key for key in ("pddl_problem", "grammar") if key not in game]
     if missing:
-        raise ValueError(f"household game {task_id!r}: the keys {missing} are missing; it has {sorted(game)}")
-    for key in ("pddl_problem", "grammar"):
-        if not isinstance(game[key], str):
-            raise ValueError(f"household game {task_id!r}: {key} must be text, got {type(game[key]).__name__}")
-    problem = read_problem(game["pddl_problem"], f"{where or f'household game {task_id!r}'}, pddl_problem")
-    sentence = re.search(r"Your task is to: ([^\"\n]*?)\.?\"", game["grammar"])
+        raise ValueError(f"{where}: the keys {missing} are missing; it has {sorted(map(str, game))}")
+    texts = {key: fields.text(game[key], f"{where}: {key}") for key in ("pddl_problem", "grammar")}
+    problem = read_problem(texts["pddl_problem"], f"{where}, pddl_problem")
+    sentence = re.search(r"Your task is to: ([^\"\n]*?)\.?\"", texts["grammar"])
     if sentence is None:
-        raise ValueError(f"household game {task_id!r}: the grammar has no 'Your task is to: ...'")
+        raise ValueError(f"{where}: the grammar has no 'Your task is to: ...'")
     return task_from_problem(problem, task_id, sentence[1])
 
 
@@ -225,10 +240,11 @@ def task_from_problem(problem: Problem, task_id: str, sentence: str) -> Househol
     except ValueError as error:
         raise ValueError(f"{problem.where}:{problem.goal_line}: {error}") from None
     names = names_of_ids(one for row in problem.facts for one in row[1:])
-    return build_task(task_id, problem.facts, names, goal)
+    places = [f"{problem.where}:{line}" for line in problem.fact_lines]
+    return build_task(task_id, problem.facts, names, goal, f"{problem.where}:{problem.init_line}", places)
 
 
-def load_game(path: str | Path) -> HouseholdTask:
+def load_game(path: str | os.PathLike[str]) -> HouseholdTask:
     """The task of an ALFWorld `game.tw-pddl` file. Its id is the names of the two folders it lies in.
 
     Raises:
@@ -237,10 +253,8 @@ def load_game(path: str | Path) -> HouseholdTask:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    try:
-        game = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"household game {path}: no JSON: {error}") from error
+    where = f"household game {path}"
+    game = fields.read_json(path.read_bytes(), where)
     if not isinstance(game, Mapping):
-        raise ValueError(f"household game {path}: wanted a JSON object, got {type(game).__name__}")
-    return task_from_game(game, "/".join(path.resolve().parts[-3:-1]), f"household game {path}")
+        raise ValueError(f"{where}: wanted a JSON object, got {type(game).__name__}")
+    return task_from_game(game, "/".join(path.resolve().parts[-3:-1]), where)

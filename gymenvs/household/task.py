@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, TypeVar
 
-from rtmc.gymenvs.household import vocabulary
+from rtmc.gymenvs.household import fields, vocabulary
+
+T = TypeVar("T")
 
 STATES = ("clean", "cool", "hot", "sliced", "toggled")
 ALL_TRAITS = ("pickupable", *vocabulary.TRAITS)
@@ -77,7 +79,8 @@ class HouseholdTask:
         notes: further facts of the engine that never change, kept for `info["facts"]`.
 
     Raises:
-        ValueError: names occur twice, or something refers to a thing that is not there.
+        ValueError: names occur twice, something refers to a thing that is not there, or the thing in hand lies
+            somewhere too.
     """
 
     task_id: str
@@ -109,8 +112,15 @@ class HouseholdTask:
             if not (_TRAIT_SET.issuperset(item.traits) and _STATE_SET.issuperset(item.states)):
                 unknown = sorted((set(item.traits) - _TRAIT_SET) | (set(item.states) - _STATE_SET))
                 raise ValueError(f"{where}: {item.name} has {unknown}; traits are {ALL_TRAITS}, states {STATES}")
-        if self.held is not None and self.held not in {item.name for item in self.items}:
-            raise ValueError(f"{where}: held is {self.held!r}, which is no item of the room")
+        if self.held is not None:
+            held = next((item for item in self.items if item.name == self.held), None)
+            if held is None:
+                raise ValueError(f"{where}: held is {self.held!r}, which is no item of the room")
+            if held.inside or held.at:
+                raise ValueError(
+                    f"{where}: held is {self.held!r}, which cannot be inside {list(held.inside)} and at "
+                    f"{list(held.at)} as well"
+                )
 
     def to_json(self) -> str:
         """The task as one JSON document; `from_json` gives an equal task back."""
@@ -121,18 +131,16 @@ class HouseholdTask:
         """The task of a JSON document (text, or the object already parsed).
 
         Raises:
-            ValueError: the document is no JSON object, or lacks a field, or has one that no task has.
+            ValueError: the document is no JSON object, lacks a field, has one that no task has, or a field holds
+                what it cannot; the message names the field.
         """
+        form = "household task: not the JSON form that HouseholdTask.to_json writes"
+        data = fields.read_json(document, form) if isinstance(document, str) else document
         try:
-            data = dict(json.loads(document) if isinstance(document, str) else document)
-            data["goal"] = Goal(**data["goal"])
-            data["receptacles"] = tuple(Receptacle(**row) for row in data["receptacles"])
-            data["items"] = tuple(Item(**_with_tuples(row)) for row in data["items"])
-            data["accepts"] = tuple((kind, tuple(kinds)) for kind, kinds in data.get("accepts", ()))
-            data["notes"] = tuple(data.get("notes", ()))
-            return cls(**data)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"household task: not the JSON form that HouseholdTask.to_json writes: {error}") from error
+            arguments = _read(cls, data, "")
+        except ValueError as error:
+            raise ValueError(f"{form}: {error}") from None
+        return cls(**arguments)
 
     @classmethod
     def from_recording(cls, recording: Mapping[str, Any]) -> HouseholdTask:
@@ -162,5 +170,62 @@ class HouseholdTask:
         return records.task_from_game(game, task_id)
 
 
-def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+def _read(kind: type, got: object, where: str) -> dict[str, Any]:
+    """The checked keyword arguments of one of the classes above."""
+    readers = _READERS[kind]
+    every = dataclasses.fields(kind)
+    required = [field.name for field in every if field.default is MISSING]
+    data = fields.record(got, where or "the document")
+    fields.known_keys(data, where or "the document", required, [field.name for field in every])
+    prefix = f"{where}." if where else ""
+    return {key: read(data[key], prefix + key) for key, read in readers.items() if key in data}
+
+
+def _each(kind: Callable[..., T]) -> Callable[[object, str], tuple[T, ...]]:
+    def read(got: object, where: str) -> tuple[T, ...]:
+        return tuple(kind(**_read(kind, one, f"{where}[{k}]")) for k, one in enumerate(fields.rows(got, where)))  # type: ignore[arg-type]  # kind is one of the classes
+
+    return read
+
+
+def _accepts(got: object, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    pairs = []
+    for k, pair in enumerate(fields.rows(got, where)):
+        if len(fields.rows(pair, f"{where}[{k}]")) != 2:
+            raise fields.fault(f"{where}[{k}]", "a pair [kind of receptacle, [kinds of item]]", pair)
+        pairs.append((fields.text(pair[0], f"{where}[{k}][0]"), fields.texts(pair[1], f"{where}[{k}][1]")))
+    return tuple(pairs)
+
+
+_READERS: dict[type, dict[str, Callable[[object, str], Any]]] = {
+    Receptacle: {
+        "name": fields.text,
+        "kind": fields.text,
+        "location": fields.optional_text,
+        "openable": fields.flag,
+        "opened": fields.flag,
+    },
+    Item: {
+        "name": fields.text,
+        "kind": fields.text,
+        **dict.fromkeys(("traits", "inside", "at", "states", "contents"), fields.texts),
+    },
+    Goal: {
+        "task_type": fields.text,
+        "object": fields.text,
+        "sentence": fields.text,
+        "receptacle": fields.optional_text,
+        "lamp": fields.optional_text,
+        "sliced": fields.flag,
+    },
+    HouseholdTask: {
+        "task_id": fields.text,
+        "goal": lambda got, where: Goal(**_read(Goal, got, where)),
+        "receptacles": _each(Receptacle),
+        "items": _each(Item),
+        "start": fields.text,
+        "held": fields.optional_text,
+        "accepts": _accepts,
+        "notes": fields.texts,
+    },
+}

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ def _play_arguments(parser: Parser) -> None:
     parser.add_argument("world", type=one_of("world", _WORLDS), metavar="WORLD", help=", ".join(_WORLDS))
     parser.add_argument("--split", metavar="NAME", help="which tasks to draw from (`rtmc envs` lists them)")
     parser.add_argument("--task", metavar="ID", help="this very task")
+    parser.add_argument("--data", metavar="FOLDER", help="play the games of ALFWorld's own data folder")
+    parser.add_argument("--rules", metavar="NAME", help="which rules hold, e.g. alfworld or plain")
+    parser.add_argument("--lenient", action="store_true", default=None, help="understand freely worded commands")
     parser.add_argument("--seed", type=_seed, metavar="N", help="fixes the whole episode, the choice of task included")
     parser.add_argument("--model", metavar="RUN", help="watch the trained policy of this run's folder play instead")
     parser.add_argument("--max-turns", type=int, metavar="N", help="the environment's own turn limit")
@@ -34,8 +38,8 @@ def _play_arguments(parser: Parser) -> None:
 def _play(arguments: argparse.Namespace) -> int:
     import gymnasium
 
-    settings = {"split": arguments.split, "task": arguments.task, "max_turns": arguments.max_turns}
-    chosen = {key: value for key, value in settings.items() if value is not None}
+    names = ("split", "task", "data", "rules", "lenient", "max_turns")
+    chosen = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if arguments.model is not None:
         prepare_threads()
         from rtmc.train.watch import watch
@@ -87,8 +91,13 @@ def _play_episode(env: Any, seed: int | None) -> int:
             _list_commands(moments[-1].info)
         else:
             commands = info.get("admissible_commands", [])
-            if word.isdecimal() and 1 <= int(word) <= len(commands):
-                word = commands[int(word) - 1]
+            if commands and re.fullmatch(r"[+-]?[0-9]+", word):
+                # No world understands a bare number: it is a slip, and costs no turn.
+                number = int(word) if len(word) < 9 else 0
+                if not 1 <= number <= len(commands):
+                    print(f"\nthere is no command {word[:20]}: they are numbered 1 to {len(commands)}")
+                    continue
+                word = commands[number - 1]
             observation, reward, terminated, truncated, info = env.step(word)
             print(f"\n> {word}\n{observation}")
             total, turns = total + float(reward), turns + 1
@@ -111,7 +120,9 @@ def _hint(env: Any) -> str:
     if expert is None:
         return "this world has no expert"
     plan = expert()
-    if not plan:
+    if plan == []:
+        return "the goal is reached already"
+    if plan is None:
         return "no steps lead to the goal from here: undo"
     return f"{plan[0]} (the goal is {len(plan)} {'step' if len(plan) == 1 else 'steps'} away)"
 
