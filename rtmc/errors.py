@@ -33,8 +33,19 @@ class MissingPackageError(RtmcError, ImportError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
-    """Text for an unknown name: what came, the nearest known names, then all of them."""
+    """Text for an unknown name: what came, the nearest known names, then all of them.
+
+    Near is near but for case and `-` for `_`; a name that differs in these alone is the only one told.
+    """
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+    folded = {n: _folded(n) for n in names}
+    wanted = _folded(str(name))
+    near = [n for n in names if folded[n] == wanted]
+    for close in [] if near else get_close_matches(wanted, sorted(set(folded.values())), n=3, cutoff=0.5):
+        near += [n for n in names if folded[n] == close]
     hint = f"; did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
     return f"unknown {kind} {name!r}{hint} (known: {', '.join(names) if names else 'none'})"
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")

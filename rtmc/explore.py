@@ -105,7 +105,7 @@ def select(
         key = penalty_sign * penalty * extra - _score(table, "entropy", rule).double()
     else:
         _score(table, "answer_score", rule)
-        log_rho = hindsight_scores(table, eps_smooth, smoothing)
+        log_rho = hindsight_scores(table, eps_smooth, smoothing, "rtmc.explore.select")
         key = torch.where(log_rho < threshold, log_rho + penalty_sign * penalty * extra, math.nan)
 
     lowest = torch.full((nodes,), math.inf, dtype=torch.float64, device=device)

@@ -3,8 +3,7 @@
 Legend of shape suffixes, used in every docstring and, where it helps, in names:
 
     S   steps (rows of the step table)        R   rollouts (attempts at a task)
-    G   groups (tasks)                        P   steps of all root-to-leaf paths (P = S where rollouts are
-                                              chains)
+    G   groups (tasks)                        P   steps of all root-to-leaf paths (P = S where rollouts are chains)
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ class Estimate:
     """What an estimator returns, one number a step, in the row order and dtype of the table it was given.
 
     advantage       (S,)  the credit of the step
-    returns         (S,)  discounted return G from the step on, the outcome included; step rewards alone where
-                    the
+    returns         (S,)  discounted return G from the step on, the outcome included; step rewards alone where the
                           outcome is unknown
     q               (S,)  value of (state, action)
     v               (S,)  value subtracted from it (the smoothed one for `rtmc`)

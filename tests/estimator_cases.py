@@ -1,4 +1,4 @@
-"""Inputs for every registered estimator: rows any method can read, and the variants of its options.
+"""Inputs for every registered estimator: rows any method can read, the variants of its options, and stored cases.
 
 What this is not: a list of methods. They are read from the register; a method that needs a score of which nothing is
 known here, or whose law stands in no table of the tests, makes a test fail by name.
@@ -6,10 +6,12 @@ known here, or whose law stands in no table of the tests, makes a test fail by n
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import rtmc
@@ -142,3 +144,36 @@ def adopted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             child = next(row for row in rows if row["parent"] == number)
             rows[number] |= {name: child[name] for name in ("rollout", "outcome", "ending")}
     return rows
+
+
+class Outputs(Mapping[str, Any]):
+    """The outputs of a stored case; it remembers which of them were read."""
+
+    def __init__(self, outputs: dict[str, Any]) -> None:
+        self.outputs, self.unread = outputs, set(outputs)
+
+    def __getitem__(self, name: str) -> Any:
+        self.unread.discard(name)
+        return self.outputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.outputs
+
+
+def vector_cases(shared: Path, name: str) -> Iterator[tuple[dict[str, Any], Outputs]]:
+    """(inputs, outputs) of every case of vectors/`name`.json. Fails where a test leaves an output unread.
+
+    So a file that gains an output nobody checks makes its test fail, rather than pass in silence.
+    """
+    cases = json.loads((shared / "vectors" / f"{name}.json").read_text())["cases"]
+    assert cases, f"vectors/{name}.json has no cases"
+    for number, case in enumerate(cases):
+        outputs = Outputs(case["outputs"])
+        yield case["inputs"], outputs
+        assert not outputs.unread, f"vectors/{name}.json, case {number}: the test does not read {outputs.unread}"

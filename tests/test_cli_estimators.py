@@ -98,6 +98,21 @@ def test_a_log_is_a_table_too(tmp_path, capsys):
     assert found["gae"].startswith("no: needs the score `value`")
 
 
+def test_one_of_them_is_described(capsys):
+    assert main(["estimators", "gigpo"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("A = A_E + step_weight A_S")
+    assert "Defaults: gamma=0.95, std=False, step_weight=1.0, similarity=None" in text
+    assert "  similarity   None or a number in [0, 1]\n" in text
+    assert "Source: GiGPO, arXiv 2505.10978; verl-agent.\n" in text
+    assert 'Departures from the authors\' code, which parity="verl_agent" undoes' in text
+    assert main(["estimators", "treehca", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["name"] == "treehca"
+    assert record["engines"]["dev_fork"]["leaf_norm"] == ["group", None]
+    assert record["description"].startswith("A turn's credit is its value")
+
+
 def test_the_biases_as_text_and_json(capsys):
     assert main(["estimators", "--bias", "--rollouts", "2"]) == 0
     text = capsys.readouterr().out
@@ -115,6 +130,9 @@ def test_the_biases_as_text_and_json(capsys):
         (["--for", "none.parquet"], "none.parquet: No such file"),
         (["--for", "none.jsonl"], "none.jsonl: No such file"),
         (["--for", "x", "--bias"], "one at a time"),
+        (["GRPO"], "unknown estimator 'GRPO'; did you mean `grpo`? (known: "),
+        (["grpo", "--bias"], "NAME goes without --bias and --for"),
+        (["grpo", "rtmc"], "unexpected word 'rtmc'"),
         (["--rollouts", "3"], "--rollouts goes with --bias"),
         (["--bias", "--rollouts", "9"], "`rollouts` must be an integer in [2, 6], got 9"),
         (["--bias", "--rollouts", "many"], "'many'"),

@@ -204,6 +204,18 @@ def test_single_precision_is_the_double_result_rounded_once():
         assert torch.equal(single, double.float()), method
 
 
+def test_the_columns_whose_difference_is_the_advantage():
+    rows = [row | {"value": 0.25 * (k % 3), "tokens": int(k % 4 > 0)} for k, row in enumerate(random_rows(5))]
+    table = StepTable.from_rows(rows, dtype=torch.float64)
+    known, policy = table.known[table.rollout], table.tokens > 0
+    for method in ("rtmc", "vineppo"):
+        found = rtmc.estimate(table, method)
+        torch.testing.assert_close(found.advantage[known], (found.q - found.v)[known], rtol=0, atol=1e-15)
+    found = rtmc.estimate(table, "gae")
+    here = known & policy
+    torch.testing.assert_close(found.advantage[here], (found.returns - found.v)[here], rtol=0, atol=1e-15)
+
+
 def test_the_list_of_estimators():
     listed = rtmc.estimators()
     names = [info.name for info in listed]
@@ -240,7 +252,18 @@ def test_the_list_of_estimators():
         ("rtmc", {"normalize": 1}, "True or False, got 1"),
         ("grpo", {"ddof": 2}, r"an integer in \[0, 1\], got 2"),
         ("grpo", {"parity": "vrl"}, "`parity` must be None or 'verl'"),
-        ("grpo", {"parity": "trl", "eps": 0.1}, "parity='trl' fixes `ddof` and `eps`"),
+        ("GRPO", {}, "unknown estimator 'GRPO'; did you mean `grpo`\\? "),
+        ("Tree-GRPO", {}, "did you mean `tree_grpo`\\? "),
+        ("TRTMC", {}, "did you mean `rtmc`"),
+        ("rtmc", {"GAMMA": 1}, "unknown option 'GAMMA'; did you mean `gamma`\\? "),
+        (
+            "grpo",
+            {"parity": "trl", "eps": 0.1},
+            "^estimator `grpo`: parity='trl' has `eps` 0.0001, got 0.1; leave",
+        ),
+        ("grpo", {"parity": "rllm", "ddof": 1}, "parity='rllm' has `ddof` 0, got 1"),
+        ("grpo", {"parity": "tinker", "eps": 1e-6}, "parity='tinker' has `eps` 0.0, got 1e-06"),
+        ("gae", {"parity": "verl", "whiten": False}, "parity='verl' has `whiten` True, got False"),
         ("grpo_step", {"mode": "mean"}, "`mode`"),
     ],
 )

@@ -1,6 +1,5 @@
 """at2po against the authors' numbers, a recursion over dictionaries, and GRPO on a star."""
 
-import json
 import math
 import random
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 from tests.trees import backed_up, is_known, leaves_below, random_tree, reordered, table_of, tree_rows, z_leaves
 
 SEEDS = st.integers(0, 10**6)
@@ -18,13 +18,10 @@ LEAF_NORM = "leaf_value_norm(ddof0,eps1e-6)"
 
 
 def test_authors_numbers(shared):
-    cases = json.loads((shared / "vectors" / "at2po_backup.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given_, wanted = case["inputs"], dict(case["outputs"])
+    for given_, wanted in vector_cases(shared, "at2po_backup"):
         table = table_of(given_["rows"])
         found = rtmc.estimate(table, "at2po", backup=given_["mode"], leaf_norm=given_[LEAF_NORM])
-        root = wanted.pop("root")
+        root = wanted["root"]
         assert found.parts["root_value"].tolist() == pytest.approx([root] * len(table), rel=1e-9)
         expected = [wanted[row["node"]] for row in given_["rows"]]
         assert found.advantage.tolist() == pytest.approx(expected, rel=1e-9)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rtmc
+from rtmc import EstimatorError
 from tests.test_estimators_graphhca import random_rollouts, table_of
 
 SEEDS = st.integers(0, 10**6)
@@ -97,6 +98,17 @@ def test_luck_after_one_action_is_not_credited_by_crbc():
     lucky = rtmc.advantages(table_of(rollouts), "graft", episode_weight=0.0)
     assert lucky[0].item() > 1.5
     assert lucky[1:].tolist() == pytest.approx([lucky[1].item()] * 3)
+
+
+@pytest.mark.parametrize("method", ["crbc", "graft"])
+def test_options_of_graphhca_are_taken(method):
+    known = {info.name: info.options for info in rtmc.estimators()}
+    assert {name: known[method][name] for name in known["graphhca"]} == known["graphhca"]
+    table = table_of(random_rollouts(3, unknown=0.0))
+    alike = rtmc.advantages(table, method, floor=0.5)  # no logarithm, so no least argument of one
+    assert torch.equal(alike, rtmc.advantages(table, method))
+    with pytest.raises(EstimatorError, match=f"^estimator `{method}`: option `floor` must be a finite number in"):
+        rtmc.advantages(table, method, floor=0.0)
 
 
 @pytest.mark.parametrize("method", ["crbc", "graft"])

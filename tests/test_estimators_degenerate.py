@@ -12,7 +12,7 @@ import rtmc
 from rtmc import StepTable
 from tests import degenerate_cells
 from tests.degenerate_cells import EVERYWHERE, KINDS, NEUTRAL, ONE_STEP, REPEATED, WITH_OPTION, Member, cell, extreme
-from tests.estimator_cases import INFO, is_tree, scores_of
+from tests.estimator_cases import ALL, INFO, is_tree, label, scores_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "estimators.md"
 ROWS = [*INFO, *WITH_OPTION]
@@ -95,6 +95,31 @@ def test_a_million_identical_steps(method):
     assert torch.isfinite(found).all()
     for end in (0, 1):
         assert torch.equal(found[end::2], found[end].expand(rollouts // 2, steps))
+
+
+VARIANTS = pytest.mark.parametrize(("method", "options"), ALL, ids=map(label, ALL))
+
+
+@VARIANTS
+def test_rollouts_without_rows(method, options):
+    """Outcomes, and not a single step."""
+    members = [Member([], 1.0), Member([], 0.0)]
+    table = degenerate_cells.table_of(method, members)
+    table.scores = {name: torch.zeros(0, dtype=torch.float64) for name in scores_of(method)}
+    table.parent = torch.zeros(0, dtype=torch.int64) if is_tree(method) else None
+    found = rtmc.estimate(table, method, **options)
+    assert {name: column.shape for name, column in found.items()} == {name: (0,) for name, _ in found.items()}
+
+
+@VARIANTS
+def test_no_outcome_is_known(method, options):
+    members = [Member([("s", "a"), ("t", "b")], math.nan), Member([("s", "b")], math.nan), Member([], math.nan)]
+    table = degenerate_cells.table_of(method, members)
+    assert rtmc.advantages(table, method, **options).tolist() == [0.0] * 3
+    if "similarity" in INFO[method].options:
+        found = rtmc.estimate(table, method, similarity=0.9, **options)
+        for name, column in found.items():
+            assert name == "returns" or column.tolist() == [0.0] * 3
 
 
 def test_the_page_has_the_table():

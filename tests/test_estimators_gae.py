@@ -1,6 +1,5 @@
 """gae against verl's numbers, the recursion written out, and its limits."""
 
-import json
 import math
 import random
 
@@ -9,6 +8,7 @@ import torch
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_tokens(rewards, values, masks, dtype=torch.float64, **more):
@@ -23,18 +23,17 @@ def of_tokens(rewards, values, masks, dtype=torch.float64, **more):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_verl_vectors(dtype, shared):
-    cases = json.loads((shared / "vectors" / "verl_gae.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "verl_gae"):
         masks = given["response_mask"]
         table = of_tokens(given["token_level_rewards"], given["values"], masks, dtype)
-        flat = {name: torch.tensor(rows, dtype=dtype).flatten() for name, rows in wanted.items()}
+        returns, whitened = (
+            torch.tensor(wanted[name], dtype=dtype).flatten() for name in ("returns", "advantages_whitened")
+        )
         found = rtmc.estimate(table, "gae", gamma=given["gamma"], lam=given["lam"], parity="verl")
-        torch.testing.assert_close(found.advantage, flat["advantages_whitened"], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(found.returns, flat["returns"], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.advantage, whitened, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.returns, returns, rtol=1e-5, atol=1e-6)
         white = rtmc.advantages(table, "gae", gamma=given["gamma"], lam=given["lam"], whiten=True)
-        expected = flat["advantages_whitened"] * torch.tensor(masks, dtype=dtype).flatten()
+        expected = whitened * torch.tensor(masks, dtype=dtype).flatten()
         torch.testing.assert_close(white, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -1,6 +1,5 @@
 """gigpo against verl-agent's numbers, a plain dictionary of lists, and hand-worked groups."""
 
-import json
 import random
 import statistics
 
@@ -9,6 +8,7 @@ import torch
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_paths(rewards, states, groups, outcomes=None, dtype=torch.float64):
@@ -25,10 +25,7 @@ def of_paths(rewards, states, groups, outcomes=None, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_verl_agent_vectors(dtype, as_outcome, shared):
     """The last reward of a rollout may be given as a step reward or as the outcome."""
-    cases = json.loads((shared / "vectors" / "gigpo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "gigpo"):
         rewards, outcomes = given["rewards_by_traj"], None
         if as_outcome:
             outcomes = [path[-1] for path in rewards]
@@ -49,14 +46,12 @@ def test_verl_agent_vectors(dtype, as_outcome, shared):
 
 @pytest.mark.parametrize("parity", [None, "verl_agent"])
 def test_similar_states(parity, shared):
-    cases = json.loads((shared / "vectors" / "gigpo_similarity.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        texts, threshold = case["inputs"]["obs"], case["inputs"]["threshold"]
+    for given, wanted in vector_cases(shared, "gigpo_similarity"):
+        texts, threshold = given["obs"], given["threshold"]
         outcomes = [2.0**k for k in range(len(texts))]
         table = of_paths([[0.0]] * len(texts), [[text] for text in texts], [0] * len(texts), outcomes)
         found = rtmc.estimate(table, "gigpo", similarity=threshold, parity=parity)
-        labels = case["outputs"]["cluster_labels_by_first_appearance"]
+        labels = wanted["cluster_labels_by_first_appearance"]
         members = [[o for o, other in zip(outcomes, labels, strict=True) if other == label] for label in labels]
         # A mean of different powers of two tells which of them were averaged.
         assert found.v.tolist() == pytest.approx([statistics.fmean(some) for some in members], abs=1e-12)

@@ -1,7 +1,6 @@
 """graphhca against a third party's numbers, a dense solve, and the closed form's properties."""
 
 import itertools
-import json
 import math
 import random
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 
 SEEDS = st.integers(0, 10**6)
 
@@ -42,10 +42,7 @@ def random_rollouts(seed, unknown=0.2, states=4):
 
 
 def test_third_partys_numbers(shared):
-    cases = json.loads((shared / "vectors" / "graphhca_thirdparty_port.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given_, wanted = case["inputs"], case["outputs"]
+    for given_, wanted in vector_cases(shared, "graphhca_thirdparty_port"):
         rollouts = [(member["transitions"], float(member["success"])) for member in given_["rollouts"]]
         options = {"gamma_bar": given_["gamma_bar"], "floor": given_["floor"], "terminal": "state"}
         found = rtmc.estimate(table_of(rollouts), "graphhca", **options)

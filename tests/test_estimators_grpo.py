@@ -1,6 +1,5 @@
 """grpo, dr_grpo, rloo, grpo_step against the engines' own numbers and plain arithmetic."""
 
-import json
 import math
 import random
 import statistics
@@ -10,6 +9,7 @@ import torch
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_outcomes(outcomes, groups=None, lengths=None, dtype=torch.float64):
@@ -26,21 +26,58 @@ def of_outcomes(outcomes, groups=None, lengths=None, dtype=torch.float64):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_verl_vectors(dtype, shared):
-    cases = json.loads((shared / "vectors" / "verl_grpo_rloo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "verl_grpo_rloo"):
         table = of_outcomes(given["scores"], given["group"], given["lens"], dtype)
         for name, method, options in [
             ("grpo_std", "grpo", {"parity": "verl"}),
             ("dr_grpo_no_std", "dr_grpo", {"parity": "verl"}),
             ("rloo", "rloo", {"parity": "verl"}),
             ("rloo_vectorized", "rloo", {}),
+            ("reinforce_pp_baseline", "dr_grpo", {"whiten": True, "parity": "verl"}),
         ]:
             found = rtmc.advantages(table, method, **options)
             expected = [x for row, n in zip(wanted[name], given["lens"], strict=True) for x in row[:n]]
             # The vectors themselves are float32.
             torch.testing.assert_close(found.double(), torch.tensor(expected).double(), rtol=0, atol=1e-5)
+
+
+def test_whitening_counts_tokens_over_all_groups():
+    """A row of k tokens counts as k rows of one; masked rows and unknown outcomes do not count."""
+    outcomes, groups = [1.0, 0.0, 0.5, 2.0, math.nan], [0, 0, 1, 1, 1]
+    tokens = [3, 1, 0, 2, 7]
+    rows = [
+        {"group": g, "rollout": r, "index": 0, "state": "s", "action": "a", "outcome": o, "tokens": n}
+        for r, (o, g, n) in enumerate(zip(outcomes, groups, tokens, strict=True))
+    ]
+    found = rtmc.estimate(StepTable.from_rows(rows, dtype=torch.float64), "dr_grpo", whiten=True)
+    centred = [0.5, -0.5, -0.75, 0.75, 0.0]
+    assert found.parts["episode"].tolist() == centred
+    counted = [0.5] * 3 + [-0.5] + [0.75] * 2
+    spread = math.sqrt(statistics.variance(counted) + 1e-8)
+    expected = [(value - statistics.fmean(counted)) / spread for value in centred[:4]]
+    assert found.advantage.tolist() == pytest.approx([*expected, 0.0], abs=1e-12)
+    by_token = of_outcomes(outcomes, groups, lengths=[max(n, 1) for n in tokens])
+    by_token.tokens[by_token.rollout == 2] = 0
+    alike = rtmc.advantages(by_token, "dr_grpo", whiten=True)
+    assert alike[[0, 3, 4, 5]].tolist() == pytest.approx(found.advantage[:4].tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("outcomes", [[0.3, 0.3, 0.3], [math.nan] * 2, [1.0], [1.0, math.nan]])
+def test_whitening_where_nothing_differs(outcomes):
+    found = rtmc.advantages(of_outcomes(outcomes), "dr_grpo", whiten=True)
+    assert found.tolist() == [0.0] * len(outcomes)
+    raw = rtmc.advantages(of_outcomes([0.3]), "dr_grpo", whiten=True, parity="verl")
+    assert raw.tolist() == [0.0]  # one token has no variance; verl's function refuses it
+
+
+def test_a_group_of_one_is_raw_before_verl_whitens():
+    """Scores 0.3 alone, and 1, 0: verl whitens 0.3, 0.5, -0.5; without parity 0, 0.5, -0.5."""
+    table = of_outcomes([0.3, 1.0, 0.0], ["x", "y", "y"])
+    for parity, centred in ((None, [0.0, 0.5, -0.5]), ("verl", [0.3, 0.5, -0.5])):
+        spread = math.sqrt(statistics.variance(centred) + 1e-8)
+        expected = [(value - statistics.fmean(centred)) / spread for value in centred]
+        found = rtmc.advantages(table, "dr_grpo", whiten=True, parity=parity)
+        assert found.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_against_the_standard_library():

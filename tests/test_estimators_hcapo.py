@@ -1,6 +1,5 @@
 """hcapo against the arithmetic of its formulas and hand-worked rollouts."""
 
-import json
 import math
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_logprobs(logprobs, outcomes, groups=None, dtype=torch.float64):
@@ -23,10 +23,7 @@ def of_logprobs(logprobs, outcomes, groups=None, dtype=torch.float64):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 def test_vectors(dtype, tolerance, shared):
-    cases = json.loads((shared / "vectors" / "hcapo_by_formula.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "hcapo_by_formula"):
         found = rtmc.estimate(
             of_logprobs(given["mean_token_hindsight_logprob"], given["R"], dtype=dtype),
             "hcapo",

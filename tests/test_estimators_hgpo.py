@@ -1,6 +1,5 @@
 """hgpo against verl-agent's numbers, a plain dictionary of histories, and hand-worked levels."""
 
-import json
 import random
 import statistics
 
@@ -8,7 +7,8 @@ import pytest
 import torch
 
 import rtmc
-from rtmc import StepTable
+from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_case(given, dtype):
@@ -24,10 +24,7 @@ def of_case(given, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_verl_agent_vectors(dtype, shared):
-    cases = json.loads((shared / "vectors" / "hgpo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given = case["inputs"]
+    for given, wanted in vector_cases(shared, "hgpo"):
         found = rtmc.advantages(
             of_case(given, dtype),
             "hgpo",
@@ -37,9 +34,7 @@ def test_verl_agent_vectors(dtype, shared):
             base=given["base_group"],
             parity="verl_agent",
         )
-        torch.testing.assert_close(
-            found, torch.tensor(case["outputs"]["adv_per_row"], dtype=dtype), rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(found, torch.tensor(wanted["adv_per_row"], dtype=dtype), rtol=1e-5, atol=1e-6)
 
 
 def rows_of(paths, outcomes, rewards=None):
@@ -88,7 +83,7 @@ def test_against_a_dictionary(std, base, parity):
             weights = [(k + 1) ** 0.5 for k, _ in levels]
             total = sum(weights) + (1e-6 if parity else 0)
             expected.append(sum(w * a for w, (_, a) in zip(weights, levels, strict=True)) / total if levels else 0.0)
-    assert found.advantage.tolist() == pytest.approx(expected, abs=1e-9)
+    assert found.advantage.tolist() == pytest.approx(expected, abs=1e-6 if parity else 1e-9)  # there in float32
     torch.testing.assert_close(found.parts["episode"] + found.parts["step"], found.advantage, rtol=0, atol=1e-15)
 
 
@@ -122,6 +117,63 @@ def test_an_average_outcome_counts_by_default_only():
     assert found == pytest.approx([(-0.5 + 2 * -0.25) / 3, 2 * 0.25 / 3, 0.5])
     quirk = rtmc.advantages(table, "hgpo", std=False, parity="verl_agent").tolist()
     assert quirk == pytest.approx([(-0.5 + 2 * -0.25) / 3, 0.25, 0.5], abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("returns", [[0.9, 0.95, 1.0], [0.1, 0.2, 0.3], [0.7, 0.8, 0.9]])
+def test_parity_drops_a_level_that_is_zero_in_single_precision(returns, dtype):
+    """The second return is average: in float32 its level is exactly 0, in float64 a rounding is left of it."""
+    rows = [row | {"returns": value} for row, value in zip(rows_of([["s"]] * 3, [1.0, 0.0, 1.0]), returns, strict=True)]
+    table = StepTable.from_rows(rows, dtype=dtype)
+    quirk = rtmc.advantages(table, "hgpo", std=False, parity="verl_agent").tolist()
+    step = [value - statistics.fmean(returns) for value in returns]
+    expected = [(1 / 3 + 2 * step[0]) / 3, -2 / 3, (1 / 3 + 2 * step[2]) / 3]
+    assert quirk == pytest.approx(expected, abs=2e-6)
+    found = rtmc.advantages(table, "hgpo", std=False).tolist()
+    assert found == pytest.approx([expected[0], -2 / 9, expected[2]], abs=2e-6)
+
+
+def peers_level(values, std, ddof):
+    """A group's level as the authors' code has it: one float32 tensor, its mean and its deviation."""
+    own = torch.tensor(values, dtype=torch.float32)
+    centred = own - own.mean()
+    return (centred / (own.std(correction=ddof) + 1e-6) if std else centred).tolist()
+
+
+@pytest.mark.parametrize("std", [False, True])
+def test_parity_is_the_authors_arithmetic(std):
+    """Evenly spaced and equal numbers, of which one is their mean but for a rounding: levels 0 and 1 of 400 tasks."""
+    rng = random.Random(17)
+    rows, expected = [], []
+    for group in range(400):
+        size = rng.choice([2, 3, 3, 3, 5, 7, 9, 17])
+        outcomes, values = (
+            [
+                round(rng.choice([0.05, 0.1, 0.3]) * (k + 1) * rng.choice([0, 1]), 2)
+                for k in rng.sample(range(size), size)
+            ]
+            if group % 3
+            else [rng.choice([0.9, 0.95, 0.7])] * size
+            for _ in range(2)
+        )
+        if group % 2:
+            outcomes, values = ([start + k * step for k in range(size)] for start, step in ((0.1, 0.1), (0.7, 0.05)))
+        base, step = peers_level(outcomes, std, 1), peers_level(values, std, 0)
+        for r, (outcome, value) in enumerate(zip(outcomes, values, strict=True)):
+            row = {"group": group, "rollout": r, "index": 0, "state": "s", "action": "a"}
+            rows.append(row | {"outcome": outcome, "returns": value})
+            weight = (base[r] != 0) + 2 * (step[r] != 0)
+            expected.append((base[r] + 2 * step[r]) / (weight + 1e-6))
+    table = StepTable.from_rows(rows, dtype=torch.float64)
+    found = rtmc.advantages(table, "hgpo", std=std, parity="verl_agent").tolist()
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_parity_refuses_what_float32_does_not_hold():
+    table = StepTable.from_rows(rows_of([["s"], ["s"]], [1e39, 0.0]), dtype=torch.float64)
+    assert torch.isfinite(rtmc.advantages(table, "hgpo")).all()
+    with pytest.raises(EstimatorError, match=r"^estimator `hgpo`: parity='verl_agent' computes in float32.* 1e\+39"):
+        rtmc.advantages(table, "hgpo", parity="verl_agent")
 
 
 def test_a_long_history_is_the_whole_past():

@@ -1,6 +1,5 @@
 """igpo and igrpo against the two repositories' numbers and hand-worked turns and trees."""
 
-import json
 import math
 import statistics
 
@@ -9,6 +8,7 @@ import torch
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_scores(scores, outcomes, dtype=torch.float64, **more):
@@ -24,10 +24,7 @@ def of_scores(scores, outcomes, dtype=torch.float64, **more):
 @pytest.mark.parametrize("mode", ["prob", "reward"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_verl_agent_port_vectors(dtype, mode, shared):
-    cases = json.loads((shared / "vectors" / "igpo_verl_agent_port.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given = case["inputs"]
+    for given, wanted in vector_cases(shared, "igpo_verl_agent_port"):
         rows, reached = [], {}
         for reward, rollout, index, last in zip(
             given["step_rewards"], given["traj"], given["step"], given["is_terminal"], strict=True
@@ -38,19 +35,14 @@ def test_verl_agent_port_vectors(dtype, mode, shared):
             rows.append(row | ({"outcome": reward} if last else {}))
         table = StepTable.from_rows(rows, dtype=dtype)
         found = rtmc.advantages(table, "igpo", gamma=given["gamma"], reward_mode=mode, parity="verl_agent")
-        torch.testing.assert_close(
-            found, torch.tensor(case["outputs"]["adv_per_row"], dtype=dtype), rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(found, torch.tensor(wanted["adv_per_row"], dtype=dtype), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_original_repository_vectors(dtype, padded, shared):
     """Rows of a batch are padded to one length; a table need not hold the padding."""
-    cases = json.loads((shared / "vectors" / "igpo_original_repo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "igpo_original_repo"):
         rows, kept = [], []
         for r, (rewards, mask) in enumerate(zip(given["token_level_rewards"], given["mask"], strict=True)):
             last = max(t for t, m in enumerate(mask) if m)

@@ -1,6 +1,5 @@
 """istar against the authors' numbers, enumeration, and hand-worked baselines."""
 
-import json
 import statistics
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 
 def of_steps(rewards, outcomes, groups=None, dtype=torch.float64):
@@ -23,10 +23,7 @@ def of_steps(rewards, outcomes, groups=None, dtype=torch.float64):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_vectors(dtype, shared):
-    cases = json.loads((shared / "vectors" / "istar.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given, wanted in vector_cases(shared, "istar"):
         seen, rows = {}, []
         for outcome, reward, rollout in zip(
             given["episode_reward_per_row"], given["step_reward_per_row"], given["traj"], strict=True

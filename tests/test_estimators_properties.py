@@ -22,7 +22,7 @@ from tests.estimator_cases import ALL, INFO, adopted, is_tree, label, permuted, 
 SEEDS = st.integers(0, 10**6)
 CASES = pytest.mark.parametrize(("method", "options"), ALL, ids=map(label, ALL))
 # These take one statistic over the whole table, on purpose and by their documentation.
-ACROSS_GROUPS = {("gae", "whiten"), ("gae", "parity"), ("istar", "batch_norm")}
+ACROSS_GROUPS = {("gae", "whiten"), ("gae", "parity"), ("dr_grpo", "whiten"), ("istar", "batch_norm")}
 
 
 def table_of(rows: list[dict[str, Any]], dtype: torch.dtype = torch.float64) -> StepTable:

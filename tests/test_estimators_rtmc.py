@@ -1,6 +1,5 @@
 """rtmc against a third party's numbers, a plain dictionary of exact fractions, and hand-worked trees."""
 
-import json
 import random
 from fractions import Fraction
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 # Four rollouts: (path of actions, outcome); a state is the path so far.
 FIGURE = [("ACE", 1), ("AD", 0), ("BC", 1), ("ACF", 0)]
@@ -27,17 +27,14 @@ def of_paths(paths, dtype=torch.float64):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 def test_third_party_port(dtype, tolerance, shared):
-    cases = json.loads((shared / "vectors" / "rtmc_thirdparty_port.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given, wanted = case["inputs"], case["outputs"]
+    for given_, wanted in vector_cases(shared, "rtmc_thirdparty_port"):
         rows = [
             {"group": 0, "rollout": r, "index": t, "state": s, "action": a, "outcome": member["reward"]}
-            for r, member in enumerate(given["group"])
+            for r, member in enumerate(given_["group"])
             for t, (s, a) in enumerate(member["steps"])
         ]
         table = StepTable.from_rows(rows, dtype=dtype)
-        options = {"gamma": given["gamma"], "prior_visits": given["n_prior"]}
+        options = {"gamma": given_["gamma"], "prior_visits": given_["n_prior"]}
         for name, normalize in (("adv_raw", False), ("adv_div_std", True)):
             found = rtmc.advantages(table, "rtmc", normalize=normalize, **options)
             expected = torch.tensor([x for member in wanted[name] for x in member], dtype=dtype)

@@ -1,6 +1,5 @@
 """tempo against the authors' numbers and a loop over pairs of responses."""
 
-import json
 import math
 import random
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 SEEDS = st.integers(0, 10**6)
 
@@ -24,10 +24,7 @@ def token_rows(responses, scores, masks, group=0):
 
 
 def test_authors_numbers(shared):
-    cases = json.loads((shared / "vectors" / "tempo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given_, wanted = case["inputs"], case["outputs"]
+    for given_, wanted in vector_cases(shared, "tempo"):
         rows = token_rows(given_["responses"], given_["scores"], given_["mask"])
         for name, std in (("norm_std_True", True), ("norm_std_False", False)):
             found = rtmc.advantages(StepTable.from_rows(rows), "tempo", std=std)

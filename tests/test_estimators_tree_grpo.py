@@ -1,6 +1,5 @@
 """tree_grpo against the authors' numbers and a plain loop over leaves."""
 
-import json
 import math
 import random
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 from tests.trees import children_of, leaves_below, random_tree, reordered, table_of, tree_rows, z_leaves
 
 SEEDS = st.integers(0, 10**6)
@@ -18,10 +18,7 @@ SEEDS = st.integers(0, 10**6)
 
 @pytest.mark.parametrize("by_score", [True, False])
 def test_authors_numbers(shared, by_score):
-    cases = json.loads((shared / "vectors" / "tree_grpo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given_, wanted = case["inputs"], case["outputs"]
+    for given_, wanted in vector_cases(shared, "tree_grpo"):
         names = sorted(set(given_["tree"]))
         rows = []
         for k, (score, prompt, tree) in enumerate(zip(given_["scores"], given_["prompt"], given_["tree"], strict=True)):

@@ -1,7 +1,6 @@
 """treehca against the development fork's numbers, a recursion over dictionaries, and exact enumeration."""
 
 import itertools
-import json
 import math
 import random
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 import rtmc
 from rtmc import EstimatorError, StepTable
+from tests.estimator_cases import vector_cases
 from tests.trees import (
     backed_up,
     children_of,
@@ -48,20 +48,18 @@ def fork_nodes(given_):
 
 
 def test_development_fork(shared):
-    cases = json.loads((shared / "vectors" / "treehca_coauthor_dev.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        given_, wanted = case["inputs"], case["outputs"]
+    for given_, wanted in vector_cases(shared, "treehca_coauthor_dev"):
         table = table_of(fork_nodes(given_))
         if "snis_node_adv" in wanted:
-            options = {"eps_smooth": 0.0, "leaf_power": 1.0, "leaf_norm": "group"}
+            switches = {}
             for name, value in given_["options"].items():
-                options |= FORK[name](value)
-            found = rtmc.advantages(table, "treehca", **options)
+                switches |= FORK[name](value)
+            found = rtmc.advantages(table, "treehca", parity="dev_fork", **switches)
             expected = [wanted["snis_node_adv"][name] for name in given_["node"]]
             assert found.tolist() == pytest.approx(expected, rel=1e-5)
-            if not given_["options"]:
-                assert torch.equal(rtmc.advantages(table, "treehca", parity="dev_fork"), found)
+            # The same, composed of the options that parity stands for.
+            options = {"eps_smooth": 0.0, "leaf_power": 1.0, "leaf_norm": "group"} | switches
+            assert torch.equal(rtmc.advantages(table, "treehca", **options), found)
         if "aux" in wanted:
             found = rtmc.estimate(
                 table,
@@ -75,6 +73,40 @@ def test_development_fork(shared):
                 assert column.tolist() == pytest.approx(expected, rel=1e-9)
             blend = 0.7 * found.parts["episode"] + 0.3 * found.parts["aux"]
             torch.testing.assert_close(found.advantage, blend, rtol=1e-15, atol=1e-15)
+
+
+def test_the_forks_switches_by_hand():
+    """Prompt -> a -> {b, c -> {d, e}} with p = 1/2, 1/4 | 1/8, so that 1/p weighs b, c as 1 to 2, d, e as 1 to 4."""
+    spec = [("a", None, 0.5, None), ("b", "a", 0.5, 1.0), ("c", "a", 0.25, None), ("d", "c", 0.5, 1.0)]
+    spec += [("e", "c", 0.125, 0.0)]
+    nodes = [
+        {"node": name, "parent": parent, "answer_score": p} | ({} if outcome is None else {"outcome": outcome})
+        for name, parent, p, outcome in spec
+    ]
+
+    def fork(nodes=nodes, **switches):
+        return rtmc.advantages(table_of(nodes), "treehca", parity="dev_fork", **switches).tolist()
+
+    # leaf_baseline none, subtree_size_weight false: c = 1/5, a = (1 + 2/5) / 3; with sizes c weighs 2 * 2.
+    assert fork(leaf_norm=None, leaf_power=0.0) == pytest.approx([1.4 / 3, 1, 0.2, 1, 0])
+    assert fork(leaf_norm=None) == pytest.approx([1.8 / 5, 1, 0.2, 1, 0])
+    assert fork(leaf_norm=None, leaf_power=1) == fork(leaf_norm=None)
+    assert fork(leaf_norm=None, leaf_power=0, score_power=2.0)[2] == pytest.approx(1 / 17)
+    centred = [x - 2 / 3 for x in fork(leaf_norm=None, leaf_power=0)]
+    assert fork(leaf_std=False, leaf_power=0.0) == pytest.approx(centred)
+    deviation = math.sqrt(1 / 3) + 1e-6
+    assert fork(leaf_power=0.0) == pytest.approx([x / deviation for x in centred])
+    assert fork(leaf_norm="group", weights="inverse_score", eps_smooth=0.0) == fork()
+    # A group of a single leaf: its raw score, with mean 0 and deviation 1, under every switch.
+    alone = [{"node": "a", "parent": None, "answer_score": 0.5}]
+    alone += [{"node": "b", "parent": "a", "answer_score": 0.5, "outcome": 3.0}]
+    for leaf_power in (0.0, 1.0):
+        assert fork(alone, leaf_power=leaf_power) == pytest.approx([3 / (1 + 1e-6)] * 2, rel=1e-12)
+        assert fork(alone, leaf_power=leaf_power, leaf_std=False) == [3.0, 3.0]
+        assert fork(alone, leaf_power=leaf_power, leaf_norm=None) == [3.0, 3.0]
+    # p is clipped to [1e-6, 1]: of a score of 0 the weight is 1e6, beside 2 and 8.
+    nodes[1]["answer_score"] = 0.0
+    assert fork(leaf_norm=None, leaf_power=0)[0] == pytest.approx((1e6 + 4 * 0.2) / (1e6 + 4), rel=1e-12)
 
 
 def test_td_q_by_hand():
@@ -253,6 +285,16 @@ def test_finite_pool_identity():
     assert abs(uncorrected - 0.8) > 0.05
 
 
+def test_rollouts_that_do_not_branch_need_a_common_tree():
+    nodes = [{"node": k, "parent": None, "answer_score": 0.5, "outcome": float(k == 0)} for k in range(4)]
+    assert rtmc.advantages(table_of(nodes), "treehca").tolist() == [0.0] * 4
+    by_group = rtmc.advantages(table_of(nodes), "treehca", leaf_norm="group")
+    assert by_group.tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    one_tree = table_of([node | {"tree": 0} for node in nodes])
+    root3 = math.sqrt(3)
+    assert rtmc.advantages(one_tree, "treehca").tolist() == pytest.approx([root3] + [-1 / root3] * 3, abs=1e-5)
+
+
 def test_rho_of_first_turns_needs_a_root_score():
     nodes = [{"node": "a", "parent": None, "answer_score": 0.5, "outcome": 1.0}]
     assert rtmc.estimate(table_of(nodes), "treehca").parts["log_rho"].tolist() == [0.0]
@@ -294,12 +336,17 @@ def test_edges():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"answer_score": 1.5}, {}, "row 0, score `answer_score`: got 1.5"),
+        ({"answer_score": 1.5}, {}, r"^estimator `treehca`: row 0, score `answer_score`: got 1.5.* in \[0, 1\]"),
+        ({"answer_score": -0.5}, {}, r"got -0.5; .* in \[0, 1\]"),
         ({"pool_weight": 0.0}, {"weights": "pool_corrected"}, "row 0, score `pool_weight`: got 0.0"),
         ({}, {"weights": "pool_corrected"}, "needs the score `pool_weight`: 1 / "),
         ({}, {"divisor": "children"}, "divisor='children' needs"),
         ({}, {"divisor": "children", "weights": "pool_corrected", "cap": 2.0}, "cap=2.0"),
-        ({}, {"parity": "dev_fork", "eps_smooth": 0.1}, "parity='dev_fork' fixes `weights`, `eps_smooth`"),
+        ({}, {"parity": "dev_fork", "eps_smooth": 0.1}, "^estimator `treehca`: parity='dev_fork' has `eps_smooth` 0.0"),
+        ({}, {"parity": "dev_fork", "eps_smooth": 0.05}, "has `eps_smooth` 0.0, got 0.05; leave `eps_smooth` out"),
+        ({}, {"parity": "dev_fork", "leaf_norm": "tree"}, "has `leaf_norm` 'group' or None, got 'tree'"),
+        ({}, {"parity": "dev_fork", "leaf_power": 2.0}, "has `leaf_power` 1.0 or 0.0, got 2.0"),
+        ({}, {"parity": "dev_fork", "weights": "uniform"}, "has `weights` 'inverse_score', got 'uniform'"),
         ({}, {"cap": 0.0}, "`cap` must be None or a finite number above 0"),
         ({}, {"leaf_norm": "forest"}, "`leaf_norm` must be 'tree', 'group' or None"),
     ],

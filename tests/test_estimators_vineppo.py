@@ -1,6 +1,5 @@
 """vineppo against the authors' numbers and hand-worked gaps."""
 
-import json
 import math
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 import rtmc
 from rtmc import StepTable
+from tests.estimator_cases import vector_cases
 
 NONE = math.nan
 
@@ -26,15 +26,13 @@ def of_values(rewards, values, outcomes=None, dtype=torch.float64):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 def test_vectors(dtype, tolerance, as_outcome, shared):
     """`values` has one entry more than there are steps: that of the final state, which is none."""
-    cases = json.loads((shared / "vectors" / "vineppo.json").read_text())["cases"]
-    assert cases
-    for case in cases:
-        rewards, values = case["inputs"]["step_rewards"], case["inputs"]["values"]
+    for given, wanted in vector_cases(shared, "vineppo"):
+        rewards, values = given["step_rewards"], given["values"]
         values = [NONE if value is None else value for value in values[: len(rewards)]]
         outcomes = [rewards[-1]] if as_outcome else None
         rewards = [*rewards[:-1], 0.0] if as_outcome else rewards
         found = rtmc.advantages(of_values([rewards], [values], outcomes, dtype), "vineppo")
-        expected = torch.tensor(case["outputs"]["adv"], dtype=dtype)
+        expected = torch.tensor(wanted["adv"], dtype=dtype)
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 

@@ -13,12 +13,13 @@ _BENCHES = ("credit", "estimators", "kernels", "envs", "logs", "signatures")
 
 _ABOUT_ESTIMATORS = """The estimators: what each needs beyond group, rollout, index and outcome, its options, source.
 
-With --for, which of them a step table can feed, and what the others lack: each is run on it with its defaults. With
---bias, the expected policy gradient of each in a small world, summed over everything that can be sampled, beside the
-true one."""
+With NAME, all about that one: formula, options and defaults, what `parity` sets, source, departures. With --for, which
+of them a step table can feed, and what the others lack: each is run on it with its defaults. With --bias, the expected
+policy gradient of each in a small world, summed over everything that can be sampled, beside the true one."""
 
 
 def _estimators_arguments(parser: Parser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an estimator, to be described")
     parser.add_argument(
         "--for", dest="table", metavar="TABLE", help="a parquet file of StepTable.save, or a log of rollouts"
     )
@@ -30,6 +31,8 @@ def _estimators_arguments(parser: Parser) -> None:
 
 
 def _estimators(arguments: argparse.Namespace) -> int:
+    if arguments.name is not None and (arguments.bias or arguments.table is not None):
+        raise UsageError("NAME goes without --bias and --for: ask one at a time")
     if arguments.bias and arguments.table is not None:
         raise UsageError("--bias and --for are two questions: ask one at a time")
     if arguments.rollouts is not None and not arguments.bias:
@@ -41,7 +44,16 @@ def _estimators(arguments: argparse.Namespace) -> int:
     import rtmc
 
     records = rtmc.estimators()
-    if arguments.json:
+    if arguments.name is not None:
+        from rtmc.methods.registry import describe
+
+        text = describe(arguments.name)  # raises for an unknown name
+        record = next(record for record in records if record.name == arguments.name)
+        if arguments.json:
+            print_json(dataclasses.asdict(record) | {"description": text})
+        else:
+            print(text)
+    elif arguments.json:
         print_json([dataclasses.asdict(record) for record in records])
     else:
         print(records)

@@ -15,8 +15,8 @@ Methods for trees get groups of two trees of two leaves: a first turn, continued
 stand below it, as in a loss over the leaves' whole texts.
 
 Scores are exact: `value` and `answer_score` the probability of success before and after the step, `root_score` that at
-the start, `hindsight_logprob`
-the log-probability of the action given how the rollout ended, `entropy` -log pi(a|s), `prm_reward` the gain in value.
+the start, `hindsight_logprob` the log-probability of the action given how the rollout ended, `entropy` -log pi(a|s),
+`prm_reward` the gain in value.
 
 What this is not: variance. An unbiased estimator may be the noisiest of the table. Nor does small bias here promise
 small bias elsewhere: a pooled baseline contains the rollout itself, which weighs less in larger groups.

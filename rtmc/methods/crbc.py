@@ -79,6 +79,7 @@ def _scaled(centred: Centred, sigma_min: float, error: float) -> Tensor:
 def crbc(
     table: StepTable,
     gamma_bar: float,
+    floor: float,
     step_weight: float,
     episode_weight: float,
     ddof: int,
@@ -90,6 +91,7 @@ def crbc(
     """A = episode_weight * GRPO + step_weight * (Q - V) / max(sigma, sigma_min), see the head of this file.
 
     sigma_min      least sigma, on the scale of values in [0, 1]
+    floor          taken, as by `graphhca`, and without effect: no logarithm is taken here
     other options  as of `graphhca`; with power other than 1, V is the mean of Q all the same
 
     Returns advantage, q, v, visits, action_visits, parts `episode` and `step`. Steps of rollouts with an unknown
@@ -123,6 +125,7 @@ def crbc(
 def graft(
     table: StepTable,
     gamma_bar: float,
+    floor: float,
     step_weight: float,
     episode_weight: float,
     ddof: int,
@@ -135,6 +138,7 @@ def graft(
     """A = episode_weight * GRPO + step_weight * (D - mean) / max(std, sigma_min), see the head of this file.
 
     sigma_min      least std, on the scale of values in [0, 1]
+    floor          taken, as by `graphhca`, and without effect: no logarithm is taken here
     lam            smoothing along the rollout's own steps, in [0, 1]
     other options  as of `graphhca`
 

@@ -17,17 +17,14 @@ advantage of the next policy row (0 behind the last), whitened along.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from rtmc.kernels.returns import discounted_returns
-from rtmc.kernels.segments import segment_stats
 from rtmc.methods.options import choice, flag, number
 from rtmc.methods.registry import register_estimator
+from rtmc.methods.relative import whitened
 from rtmc.methods.scores import finite_score
 from rtmc.table import StepTable
 from rtmc.types import Estimate
-
-_WHITEN_EPS = 1e-8
 
 
 @register_estimator(
@@ -40,6 +37,7 @@ _WHITEN_EPS = 1e-8
         "parity": choice(None, ("verl",)),
     },
     source="GAE, arXiv 1506.02438; verl",
+    engines={"verl": {"whiten": (True,)}},
 )
 def gae(table: StepTable, gamma: float, lam: float, whiten: bool, parity: str | None) -> Estimate:
     """A_t = delta_t + gamma lam A_{t+1}, see the head of this file.
@@ -47,10 +45,12 @@ def gae(table: StepTable, gamma: float, lam: float, whiten: bool, parity: str | 
     gamma, lam   in [0, 1]
     whiten       True: (A - mean) / sqrt(var + 1e-8) over all policy rows of the table, all groups together, sample
                  variance; 0 where there is a single row
-    parity       "verl" whitens, and fills masked rows as verl does
+    parity       "verl" whitens, always, and fills masked rows as verl does
 
-    Rollouts with an unknown outcome are absent: advantage 0, and not in the whitening. Returns advantage, returns (the
-    critic's target A + V, before whitening; at a masked row with what is carried over it), v (= `value`).
+    Rollouts with an unknown outcome are absent: advantage 0, and not in the whitening.
+
+    Returns advantage, returns (the critic's target A + V, before whitening; at a masked row with what is carried over
+    it), v (= `value`). On policy rows the advantage, before whitening, is returns - v.
 
     Raises EstimatorError for a `value` that is not finite on a policy row of a rollout with a known outcome.
     """
@@ -76,15 +76,5 @@ def gae(table: StepTable, gamma: float, lam: float, whiten: bool, parity: str | 
     # A masked row may have a value too; verl's target there is built on it.
     baseline = torch.where(policy, value, table.scores["value"].nan_to_num(nan=0.0))
     counted = known if parity else known & policy
-    advantage = _whitened(carried, known & policy) if whiten or parity else carried
+    advantage = whitened(carried, (known & policy).long()) if whiten else carried
     return Estimate(torch.where(counted, advantage, 0.0), returns=carried + baseline, v=baseline)
-
-
-def _whitened(values: Tensor, counts: Tensor) -> Tensor:
-    """All of `values` shifted and scaled by the mean and the sample variance of those that count."""
-    stats = segment_stats(values, torch.where(counts, 0, -1), 1)
-    n = stats.count
-    if int(n) < 2:
-        return torch.zeros_like(values)
-    mean = torch.where(stats.min == stats.max, stats.min, stats.mean)
-    return (values - mean) * torch.rsqrt(stats.var * n / (n - 1) + _WHITEN_EPS)

@@ -48,14 +48,19 @@ def step_returns(table: StepTable, gamma: float) -> Tensor:
     return discounted_returns(table.reward, table.offsets(), gamma, final=torch.where(table.known, table.outcome, 0.0))
 
 
+def rollout_totals(table: StepTable) -> Tensor:
+    """(R,) total reward of every rollout, undiscounted, an unknown outcome left out."""
+    outcome = torch.where(table.known, table.outcome, 0.0)
+    return outcome + segment_stats(table.reward, table.rollout, table.n_rollouts).sum
+
+
 def episode_advantage(table: StepTable, std: bool, cross_steps: bool, raw_single: bool) -> Tensor:
     """(S,) A_E of every step (head of this file).
 
     cross_steps   statistics over step rows, not over rollouts
     raw_single    a task with a single row (or rollout) gets its total reward, not 0
     """
-    total = torch.where(table.known, table.outcome, 0.0)
-    total = total + segment_stats(table.reward, table.rollout, table.n_rollouts).sum
+    total = rollout_totals(table)
     ids = known_groups(table)
     if cross_steps:
         total, ids = total[table.rollout], ids[table.rollout]

@@ -47,6 +47,7 @@ def _below_one(value: Any) -> bool:
 # Options of every method on the graph, with GraphHCA's defaults.
 GRAPH_OPTIONS = {
     "gamma_bar": Option(0.95, "a number of at least 0 and below 1", _below_one),
+    "floor": number(0.01, 1e-300, 1.0),
     "step_weight": number(1.0),
     "episode_weight": number(1.0),
     "ddof": whole(0, 0, 1),

@@ -32,7 +32,6 @@ import torch
 
 from rtmc.kernels.segments import segment_stats
 from rtmc.methods.graph import GRAPH_OPTIONS, episode_term, noise, of_steps, potential, state_graph
-from rtmc.methods.options import number
 from rtmc.methods.registry import register_estimator
 from rtmc.methods.relative import centre, z_score
 from rtmc.table import StepTable
@@ -42,11 +41,7 @@ from rtmc.types import Estimate
 @register_estimator(
     "graphhca",
     needs=("state", "action", "next_state"),
-    options={
-        "gamma_bar": GRAPH_OPTIONS["gamma_bar"],
-        "floor": number(0.01, 1e-300, 1.0),
-        **{name: option for name, option in GRAPH_OPTIONS.items() if name != "gamma_bar"},
-    },
+    options=GRAPH_OPTIONS,
     source="GraphHCA, arXiv 2609.35084",
 )
 def graphhca(

@@ -31,11 +31,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rtmc.errors import EstimatorError
 from rtmc.kernels.returns import discounted_returns
-from rtmc.methods.options import choice, number, whole
+from rtmc.methods.options import choice, flag, number, whole
 from rtmc.methods.registry import register_estimator
-from rtmc.methods.relative import centre, known_groups, z_score
+from rtmc.methods.relative import centre, known_groups, whitened, z_score
 from rtmc.table import StepTable
 from rtmc.types import Estimate
 
@@ -64,13 +63,8 @@ ENGINES = {
 _SPREAD = {"ddof": whole(1, 0, 1), "eps": number(1e-6, 0.0)}
 
 
-def _rules(ddof: int, eps: float, parity: str | None) -> Rules:
-    if parity is None:
-        return Rules(ddof, eps)
-    rules = ENGINES[parity]
-    if (ddof, eps) != (_SPREAD["ddof"].default, _SPREAD["eps"].default):
-        raise EstimatorError(f"parity={parity!r} fixes `ddof` and `eps`; leave them out, or leave `parity` out")
-    return rules
+# No engine has a switch for these.
+_PARITY = {name: {"ddof": (rules.ddof,), "eps": (rules.eps,)} for name, rules in ENGINES.items()}
 
 
 def grpo_of_rollouts(table: StepTable, rules: Rules) -> Tensor:
@@ -93,6 +87,7 @@ def per_step(table: StepTable, advantage_R: Tensor) -> Estimate:
     "grpo",
     options={**_SPREAD, "parity": choice(None, tuple(ENGINES))},
     source="DeepSeekMath, arXiv 2402.03300; verl's defaults",
+    engines=_PARITY,
 )
 def grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
     """A = (R_i - mean) / (std + eps) over the group's known outcomes; 0 for one outcome or all equal.
@@ -100,21 +95,33 @@ def grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimat
     ddof     1 = sample, 0 = population standard deviation
     parity   an engine's numbers, see the head of this file; `ddof` and `eps` are then the engine's
     """
-    return per_step(table, grpo_of_rollouts(table, _rules(ddof, eps, parity)))
+    rules = Rules(ddof, eps) if parity is None else ENGINES[parity]
+    return per_step(table, grpo_of_rollouts(table, rules))
 
 
 @register_estimator(
     "dr_grpo",
-    options={**_SPREAD, "parity": choice(None, ("verl",))},
-    source="Dr. GRPO, arXiv 2503.20783",
+    options={**_SPREAD, "whiten": flag(False), "parity": choice(None, ("verl",))},
+    source="Dr. GRPO, arXiv 2503.20783; whitened: REINFORCE++-baseline, arXiv 2501.03262, as in verl",
 )
-def dr_grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
+def dr_grpo(table: StepTable, ddof: int, eps: float, whiten: bool, parity: str | None) -> Estimate:
     """A = R_i - mean over the group's known outcomes; 0 for one outcome, the raw score with parity="verl".
 
-    `ddof` and `eps` are taken, as by `grpo`, and have no effect: there is no standard deviation here.
+    ddof, eps   taken, as by `grpo`, and without effect: there is no standard deviation here
+    whiten      True: A is then (A - m) / sqrt(v + 1e-8), with the mean m and the sample variance v over all policy
+                tokens (`tokens` of each step) of the table's known rollouts, all groups together; 0 where fewer than
+                two tokens count. With parity="verl" these are verl's numbers for REINFORCE++-baseline
+
+    Returns advantage, part `episode` (A before whitening). Whitened, a group's numbers depend on the other groups of
+    the table; on a tree a turn counts once for every leaf below it.
     """
-    rules = _rules(ddof, eps, parity)
-    return per_step(table, grpo_of_rollouts(table, rules._replace(eps=0.0, centred=True)))
+    rules = Rules(1, 0.0, raw_single=parity is not None, centred=True)
+    found = per_step(table, grpo_of_rollouts(table, rules))
+    if not whiten:
+        return found
+    known = table.known[table.rollout]
+    white = whitened(found.advantage, torch.where(known, table.tokens, 0))
+    return Estimate(torch.where(known, white, 0.0), parts=found.parts)
 
 
 @register_estimator(
@@ -123,16 +130,15 @@ def dr_grpo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Esti
     source="RLOO, arXiv 2402.14740",
 )
 def rloo(table: StepTable, ddof: int, eps: float, parity: str | None) -> Estimate:
-    """A = R_i minus the mean of the group's other known outcomes; 0 for one outcome, as verl's vectorised
-    form.
+    """A = R_i minus the mean of the group's other known outcomes; 0 for one outcome, as verl's vectorised form.
 
-    parity="verl" gives the raw score there, as verl's loop does. `ddof` and `eps` have no effect.
+    ddof, eps   taken, as by `grpo`, and without effect: there is no standard deviation here
+    parity      "verl": the raw score for one outcome, as verl's loop gives it
     """
-    rules = _rules(ddof, eps, parity)
     centred = centre(table.outcome, known_groups(table), table.n_groups, ddof=0)
     others = (centred.members - 1).clamp(min=1)
     advantage = centred.difference * centred.members / others
-    if rules.raw_single:
+    if parity is not None:
         advantage = torch.where(centred.members == 1, table.outcome, advantage)
     return per_step(table, advantage)
 
@@ -157,8 +163,7 @@ def grpo_step(table: StepTable, gamma: float, mode: str, weight: float, ddof: in
     parts    `step` = z(G), and `episode` = A_grpo in mode "sum"
 
     Steps of rollouts without a known outcome are absent: advantage 0, no shift of mean or std; their returns
-    hold the step rewards alone.
-    Here the statistics are over steps, so a longer rollout weighs more.
+    hold the step rewards alone. Here the statistics are over steps, so a longer rollout weighs more.
     """
     known = table.known
     returns = discounted_returns(table.reward, table.offsets(), gamma, final=torch.where(known, table.outcome, 0.0))

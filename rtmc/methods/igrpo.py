@@ -56,7 +56,7 @@ _PREMATURE = {
 def igrpo(
     table: StepTable, gamma: float, norm: str, reward_mode: str, premature: str | None, parity: str | None
 ) -> Estimate:
-    """z-score of the leaves' rewards over the rows of the task, see the head of this file.
+    """A = z of a row's reward over the rows of the task, its leaf's or its leaves', see the head of this file.
 
     gamma         discount from a turn to its leaf, in [0, 1]; the authors use 1
     norm          as `igpo`'s, which normalises each kind of reward by itself ("separate") or all together ("joint").

@@ -1,6 +1,6 @@
 """What the inputs that estimators ask for mean, and whether a table has them.
 
-What this is not: a check of values. That an `answer_score` lies in (0, 1] is for the method that reads it to say.
+What this is not: a check of values. That an `answer_score` lies in [0, 1] is for the method that reads it to say.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rtmc.table.steptable import ROLLOUT_COLUMNS, STEP_COLUMNS
 MEANING = {
     "parent": "the row of the preceding turn, -1 for a child of the prompt",
     "value": "V of the state before the row: a critic's value, or the mean reward of fresh rollouts from there",
-    "answer_score": "the probability in (0, 1] of the reference answer after the turn, exp of the mean "
+    "answer_score": "the probability in [0, 1] of the reference answer after the turn, exp of the mean "
     "log-probability of its tokens",
     "hindsight_logprob": "the mean token log-probability of the step's action with the rollout's outcome put into the "
     "prompt, from one teacher-forced pass",

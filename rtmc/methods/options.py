@@ -1,9 +1,12 @@
-"""Options of an estimator: a default, a check, and words for both."""
+"""Options of an estimator: a default, a check, words for both, and what `parity` makes of them.
+
+What this is not: a list of options. Each method registers its own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -66,3 +69,27 @@ def _range_text(low: float, high: float) -> str:
     if math.isfinite(low):
         return f" of at least {low:g}"
     return f" of at most {high:g}" if math.isfinite(high) else ""
+
+
+# Value of `parity` -> option -> the values that this engine knows, the first of them its own.
+Engines = Mapping[str, Mapping[str, tuple[Any, ...]]]
+
+
+def resolve(options: Mapping[str, Option], given: Mapping[str, Any], engines: Engines) -> dict[str, Any]:
+    """Every option with its value: what was given, else what the engine of `parity` has, else the default.
+
+    Raises ValueError for a value out of range, or one that was given and that the engine does not know. `given` holds
+    names of `options` alone.
+    """
+    settings = {name: option.default for name, option in options.items()}
+    settings |= {name: options[name].accept(name, value) for name, value in given.items()}
+    parity = settings.get("parity")
+    for name, values in engines.get(parity, {}).items() if parity is not None else ():
+        if name not in given:
+            settings[name] = values[0]
+        elif settings[name] not in values:
+            raise ValueError(
+                f"parity={parity!r} has `{name}` {' or '.join(map(repr, values))}, got {settings[name]!r}; leave "
+                f"`{name}` out, or leave `parity` out"
+            )
+    return settings

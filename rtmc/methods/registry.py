@@ -8,6 +8,7 @@ row order.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from rtmc.errors import EstimatorError, unknown_name
 from rtmc.kernels.segments import segment_stats
+from rtmc.methods.describe import text_of
 from rtmc.methods.inputs import Waivers, check_group_sizes, missing_inputs, missing_text
-from rtmc.methods.options import Option
+from rtmc.methods.options import Engines, Option, resolve
 from rtmc.table import StepTable
 from rtmc.types import Estimate
 
@@ -57,6 +59,7 @@ class EstimatorInfo:
     wanted    keyword -> what a value must be, in words
     source    the paper or code it follows
     unless    input of `needs` -> option -> values with which the method does without that input
+    engines   value of `parity` -> option -> the values that this engine knows, the first of them its own
     """
 
     name: str
@@ -65,6 +68,7 @@ class EstimatorInfo:
     wanted: dict[str, str] = field(hash=False)
     source: str
     unless: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict, hash=False)
+    engines: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={default!r}" for name, default in self.options.items())
@@ -96,6 +100,8 @@ class _Entry:
     rows: Literal["time", "table"]
     meanings: Mapping[str, str]
     unless: Waivers
+    engines: Engines
+    text: str
 
 
 def register_estimator(
@@ -107,6 +113,7 @@ def register_estimator(
     source: str = "",
     rows: Literal["time", "table"] = "time",
     unless: Waivers | None = None,
+    engines: Engines | None = None,
 ) -> Any:
     """Make a method known to `rtmc.estimate` under `name`; without `function` this is a decorator.
 
@@ -121,6 +128,11 @@ def register_estimator(
                result is put back in the caller's row order; in a tree a node shared by several leaves gets
                the mean over its leaves. "table": the method gets the caller's table as it is.
     unless     input of `needs` -> option -> values with which the method does without that input
+    engines    value of the option `parity` -> option -> the values that this engine knows, the first of them its own:
+               used where the caller does not give the option; any other value that is given is refused
+
+    A method of the library gets its needs, options, defaults, source and the head of its file appended to its
+    docstring: the text of `describe`.
 
     Raises EstimatorError (a ValueError) for a name that is taken, an option named like an argument of `estimate`, or
     an `unless` that speaks of what is not there; TypeError for what cannot be called.
@@ -128,7 +140,16 @@ def register_estimator(
     if function is None:
 
         def decorate(decorated: Method) -> Method:
-            register_estimator(name, decorated, needs=needs, options=options, source=source, rows=rows, unless=unless)
+            register_estimator(
+                name,
+                decorated,
+                needs=needs,
+                options=options,
+                source=source,
+                rows=rows,
+                unless=unless,
+                engines=engines,
+            )
             return decorated
 
         return decorate
@@ -142,7 +163,8 @@ def register_estimator(
         )
     if rows not in ("time", "table"):
         raise EstimatorError(f"`rows` must be 'time' or 'table', got {rows!r}")
-    if not function.__module__.startswith("rtmc.methods."):
+    ours = (getattr(function, "__module__", None) or "").startswith("rtmc.methods.")
+    if not ours:
         _load()  # so that a built-in name is taken even before its first use
     if name in _registered:
         raise EstimatorError(f"the estimator name {name!r} is taken; choose another")
@@ -152,14 +174,30 @@ def register_estimator(
             raise EstimatorError(
                 f"estimator `{name}`: an option may not be named `{option}`, as an argument of estimate"
             )
-    for need, waivers in (unless or {}).items():
+    for need, of_need in (unless or {}).items():
         if need not in needs:
             raise EstimatorError(f"estimator `{name}`: `unless` speaks of {need!r}, which is not in `needs`")
-        for option in waivers:
+        for option in of_need:
             if option not in known:
                 raise EstimatorError(f"estimator `{name}`: `unless`: {unknown_name('option', option, known)}")
+    for parity, of_engine in (engines or {}).items():
+        for option, values in of_engine.items():
+            if option not in known:
+                raise EstimatorError(f"estimator `{name}`: `engines`: {unknown_name('option', option, known)}")
+            if "parity" not in known or not known["parity"].check(parity) or not all(map(known[option].check, values)):
+                raise EstimatorError(
+                    f"estimator `{name}`: `engines` gives parity={parity!r} the `{option}` {values!r}, which the "
+                    f"options `parity` and `{option}` do not both accept"
+                )
     meanings = dict(needs) if isinstance(needs, Mapping) else {}
-    _registered[name] = _Entry(name, function, tuple(needs), known, source, rows, meanings, dict(unless or {}))
+    waivers: Waivers = dict(unless or {})
+    of_engines: Engines = dict(engines or {})
+    text = text_of(name, function.__doc__, tuple(needs), meanings, known, source, waivers, of_engines)
+    if ours:
+        head = inspect.cleandoc(sys.modules[function.__module__].__doc__ or "")
+        text += f"\n\nThe head of {function.__module__}:\n\n{head}"
+        function.__doc__ = text
+    _registered[name] = _Entry(name, function, tuple(needs), known, source, rows, meanings, waivers, of_engines, text)
     return function
 
 
@@ -184,6 +222,7 @@ def estimators() -> EstimatorList:
             {name: option.wanted for name, option in entry.options.items()},
             entry.source,
             {need: dict(waivers) for need, waivers in entry.unless.items()},
+            {parity: dict(of_engine) for parity, of_engine in entry.engines.items()},
         )
         for entry in sorted(_load().values(), key=lambda entry: entry.name)
     )
@@ -209,14 +248,13 @@ def estimate(table: StepTable, method: str, *, rollouts_per_group: int | None = 
     if not isinstance(table, StepTable):
         raise TypeError(f"`table` must be a StepTable, got {type(table).__name__}; build one with StepTable.from_rows")
     entry = _entry(method)
-    settings = {name: option.default for name, option in entry.options.items()}
-    for name, value in options.items():
+    for name in options:
         if name not in entry.options:
             raise EstimatorError(f"estimator `{method}`: {unknown_name('option', name, entry.options)}")
-        try:
-            settings[name] = entry.options[name].accept(name, value)
-        except ValueError as error:
-            raise EstimatorError(f"estimator `{method}`: {error}") from None
+    try:
+        settings = resolve(entry.options, options, entry.engines)
+    except ValueError as error:
+        raise EstimatorError(f"estimator `{method}`: {error}") from None
     if entry.rows == "table":
         table.validate()
         _check_inputs(table, entry, settings, rollouts_per_group)
@@ -231,6 +269,14 @@ def estimate(table: StepTable, method: str, *, rollouts_per_group: int | None = 
 def advantages(table: StepTable, method: str, **options: Any) -> Tensor:
     """`estimate(table, method, **options).advantage`, (S,)."""
     return estimate(table, method, **options).advantage
+
+
+def describe(method: str) -> str:
+    """What a method computes, its needs, options, defaults and source, as `rtmc estimators NAME` prints it.
+
+    Raises EstimatorError (a ValueError) for an unknown method.
+    """
+    return _entry(method).text
 
 
 def lacking(table: StepTable, method: str) -> tuple[str, ...]:

@@ -67,8 +67,8 @@ def rtmc(
                      rollouts, without centring (no sign changes), where it is above 1e-8; after
                      `filter_uniform`
 
-    Returns advantage, returns, q, v (= V'), visits (N(s)), action_visits (N(s, a)). q, v and visits are the
-    statistics as pooled, whatever `filter_uniform` and `normalize` do to the advantage.
+    Returns advantage, returns, q, v (= V'), visits (N(s)), action_visits (N(s, a)). The advantage is q - v, before
+    `filter_uniform` and `normalize`: q, v and visits are the statistics as pooled, whatever these do to it.
     """
     tree = rollout_tree_advantages(
         table.reward,

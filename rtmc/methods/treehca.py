@@ -1,8 +1,8 @@
 """`treehca`: hindsight-weighted values carried up a tree of turns (TreeHCA, Mukherjee et al.).
 
-Input: `answer_score` p of every turn, the probability of the reference answer after it (exp of the mean
-log-probability of the answer's tokens). With eps = `eps_smooth`, the hindsight score of a turn c that takes history h
-to h' is
+Input: `answer_score` p of every turn, the probability in [0, 1] of the reference answer after it (exp of the mean
+log-probability of the answer's tokens; a p that underflowed to 0 counts as 1e-6 where nothing smooths it). With
+eps = `eps_smooth`, the hindsight score of a turn c that takes history h to h' is
 
     rho(c) = (p(h') + eps) / (p(h) + eps)
 
@@ -37,8 +37,17 @@ that is revisited because its first child did badly still keeps that child.
 
 What is not known: neither the paper's whole text nor the authors' release could be had. Smoothing, leaf values and the
 form of A are choices; the figures give the normalised inverse-score weights and the draw. A co-author's development
-fork has an earlier variant, which parity="dev_fork" gives: p clipped to [1e-6, 1] without smoothing, leaf_power 1,
-leaf_norm "group" with the raw score for a single leaf. It also has
+fork has an earlier variant, which parity="dev_fork" gives: p clipped to [1e-6, 1] without smoothing, weights
+"inverse_score", leaf_power 1, leaf_norm "group" with the raw score for a single leaf. Its own switches are, beside
+parity="dev_fork":
+
+    subtree_size_weight: false   leaf_power=0          weight_temp: x         score_power=x
+    leaf_baseline: none          leaf_norm=None        max_weight_ratio: x    cap=x (None for 0 and less)
+    norm: false                  leaf_std=False        aux_mode: hindsight    advantage="hindsight_q"
+    max_inv_ratio: x             max_inv_ratio=x       aux_mode: td           advantage="td_q"
+
+leaf_norm=None leaves no statistic, so that `leaf_std` and the single leaf have nothing to change; leaf_std=False with
+a single leaf is the raw score itself. What the fork has no switch for is refused. It also has
 
     advantage "hindsight_q"   A = episode_weight GRPO + aux_weight aux,  aux = Q(turn) (1 - min(p(h) / p(h'), k))
               "td_q"                                                     aux = Q(turn) - Q(parent)
@@ -81,8 +90,15 @@ SMOOTHINGS = ("additive", "convex", "clamp")
 _EPS = 1e-6
 _LEAST_SCORE = 1e-6  # the development fork's floor; it only bites without smoothing
 _Q = ("hindsight_q", "td_q")
-# Options that parity="dev_fork" fixes, each with its default here and the fork's value.
-_FORK = {"eps_smooth": (0.05, 0.0), "leaf_power": (0.0, 1.0), "leaf_norm": ("tree", "group")}
+_FORK = {
+    "eps_smooth": (0.0,),
+    "weights": ("inverse_score",),
+    "leaf_power": (1.0, 0.0),
+    "leaf_norm": ("group", None),
+    "advantage": ("node_value", *_Q),
+    "smoothing": ("additive",),
+    "divisor": ("weights",),
+}
 
 
 def _positive(value: Any) -> bool:
@@ -112,11 +128,12 @@ def _positive(value: Any) -> bool:
     },
     source="TreeHCA (Mukherjee et al.); backup and variants after a co-author's development fork",
     rows="table",
+    engines={"dev_fork": _FORK},
 )
 def treehca(table: StepTable, **options: Any) -> Estimate:
     """A turn's credit is its value, or its gain over the parent, see the head of this file.
 
-    eps_smooth      eps, in [0, 1]; p never counts as less than 1e-6
+    eps_smooth      eps, in [0, 1]; p never counts as less than 1e-6, so that a score of 0 has a logarithm
     smoothing       "additive" p + eps; "convex" (1 - eps) p + eps; "clamp" max(p, eps)
     leaf_std        False: leaf values are centred only
     other options   see the head of this file
@@ -132,8 +149,6 @@ def treehca(table: StepTable, **options: Any) -> Estimate:
     """
     fork = options["parity"] is not None
     _check(options)
-    if fork:
-        options |= {name: theirs for name, (_, theirs) in _FORK.items()}
     trees = forest(table, table.group[table.rollout], table.n_groups)
     first = trees.parent[: len(table)] >= len(table)
     log_p = _log_score(table, "answer_score", options["eps_smooth"], options["smoothing"])
@@ -176,18 +191,21 @@ def treehca(table: StepTable, **options: Any) -> Estimate:
     return Estimate(credit, q=own, parts=parts)
 
 
-def hindsight_scores(table: StepTable, eps_smooth: float, smoothing: str = "additive") -> Tensor:
+def hindsight_scores(
+    table: StepTable, eps_smooth: float, smoothing: str = "additive", caller: str = "estimator `treehca`"
+) -> Tensor:
     """(S,) float64 log rho of every turn; NaN where it, or what it is compared with, was not scored.
 
-    Reads `answer_score`, and `root_score` on first turns. Raises EstimatorError for a score outside [0, 1].
+    Reads `answer_score`, and `root_score` on first turns. Raises EstimatorError, which begins with `caller`, for a
+    score outside [0, 1].
     """
-    after = _log_score(table, "answer_score", eps_smooth, smoothing)
-    prompt = _log_score(table, "root_score", eps_smooth, smoothing)
+    after = _log_score(table, "answer_score", eps_smooth, smoothing, caller)
+    prompt = _log_score(table, "root_score", eps_smooth, smoothing, caller)
     parent = parents(table)
     return after - (torch.where(parent >= 0, after[parent.clamp(min=0)], prompt) if len(table) else prompt)
 
 
-def _log_score(table: StepTable, name: str, eps: float, smoothing: str) -> Tensor:
+def _log_score(table: StepTable, name: str, eps: float, smoothing: str, caller: str = "estimator `treehca`") -> Tensor:
     """(S,) log of the smoothed score, NaN where there is none."""
     if name not in table.scores:
         return torch.full((len(table),), torch.nan, dtype=torch.float64, device=table.device)
@@ -196,21 +214,15 @@ def _log_score(table: StepTable, name: str, eps: float, smoothing: str) -> Tenso
     if bool(bad.any()):
         row = int(bad.to(torch.int8).argmax())
         raise EstimatorError(
-            f"row {row}, score `{name}`: got {score[row].item()}; it must be a probability in (0, 1], exp of the mean "
-            "log-probability of the answer's tokens (NaN = not measured)"
+            f"{caller}: row {row}, score `{name}`: got {score[row].item()}; it must be a probability in [0, 1], exp "
+            f"of the mean log-probability of the answer's tokens (0 counts as {_LEAST_SCORE} where nothing smooths it; "
+            "NaN = not measured)"
         )
     smooth = {"additive": score + eps, "convex": (1 - eps) * score + eps, "clamp": score.clamp(min=eps)}[smoothing]
     return smooth.clamp(min=_LEAST_SCORE).log()
 
 
 def _check(options: dict[str, Any]) -> None:
-    if options["parity"] is not None:
-        moved = [f"`{name}`" for name, (default, _) in _FORK.items() if options[name] != default]
-        if moved or options["weights"] != "inverse_score":
-            raise EstimatorError(
-                f"estimator `treehca`: parity={options['parity']!r} fixes `weights`, "
-                f"{', '.join(f'`{name}`' for name in _FORK)}; leave them out, or leave `parity` out"
-            )
     exact = options["weights"] == "pool_corrected" and not options["leaf_power"] and options["cap"] is None
     if options["divisor"] == "children" and not exact:
         raise EstimatorError(

@@ -28,8 +28,10 @@ def vineppo(table: StepTable) -> Estimate:
     """A_t = r_t + V_{t+1} - V_t, undiscounted, missing values filled; see the head of this file.
 
     There are no options. Nothing is compared within a group: a group of one and an all-equal group have the same
-    credit as any other. Rollouts with an unknown outcome get advantage 0. Returns advantage, returns (sum of rewards
-    from the step on, the outcome included), q (= r_t + V_{t+1}), v (= V_t, filled).
+    credit as any other. Rollouts with an unknown outcome get advantage 0.
+
+    Returns advantage, returns (sum of rewards from the step on, the outcome included), q (= r_t + V_{t+1}), v (= V_t,
+    filled). The advantage is q - v.
 
     Raises EstimatorError for an infinite `value` in a rollout with a known outcome.
     """
