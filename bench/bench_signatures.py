@@ -15,7 +15,7 @@ from measure import Case
 import rtmc
 from rtmc.signatures import commands
 
-TESTS = ["tests/test_signatures_swe.py", "tests/test_signatures_shell.py"]
+TESTS = ["tests/test_signatures_swe.py", "tests/test_signatures_outcomes.py", "tests/test_signatures_shell.py"]
 
 
 def make_rollouts(rng: random.Random, count: int, steps: int) -> list[rtmc.Rollout]:

@@ -17,10 +17,11 @@ from typing import Any
 
 from rtmc.atomic import atomic_path
 from rtmc.errors import RolloutError, unknown_name
-from rtmc.rollouts import Rollout, Step, Stop
+from rtmc.rollouts import Reply, Rollout, Step, Stop
 
 _KEYS = ("task_id", "rollout_id", "messages", "reward", "truncated", "step_rewards", "token_ids", "meta")
 _SYSTEM_ROLES = ("system", "developer")
+_TOOL_ROLES = ("tool", "function")
 # Per-step facts that no message can say: field of Step -> accepted types.
 _STEP_FACTS: dict[str, tuple[type, ...]] = {
     "state_key": (str,),
@@ -115,6 +116,7 @@ def steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
     system: list[str] = []
     steps: list[Step] = []
     pending: list[str] = []
+    answering: list[dict[str, Any]] = []
     for message in messages:
         text = _text(message.get("content"))
         if message["role"] in _SYSTEM_ROLES:
@@ -122,14 +124,52 @@ def steps_of(messages: list[dict[str, Any]]) -> tuple[str | None, list[Step]]:
         elif message["role"] == "assistant":
             observation = "\n".join(pending)
             if steps:
-                steps[-1].answer = observation
+                steps[-1].answer = observation if pending else None
+                steps[-1].replies = _replies(steps[-1].tool_calls, answering)
             steps.append(Step(observation, text, tool_calls=_calls(message), thought=_thought(message)))
-            pending = []
+            pending, answering = [], []
         else:
             pending.append(text)
+            answering.append(message)
     if steps and pending:
         steps[-1].answer = "\n".join(pending)
+        steps[-1].replies = _replies(steps[-1].tool_calls, answering)
     return ("\n".join(system) if system else None), steps
+
+
+def _replies(calls: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[Reply | None] | None:
+    """The reply to each call, by its id or else by their order; None where the messages do not tell, or where one call
+    was answered by its text alone."""
+    if not calls:
+        return None
+    found: list[tuple[Any, Reply]] = []
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list) else []
+        results = [p for p in parts if isinstance(p, dict) and p.get("type") == "tool_result"]
+        for part in results:
+            found.append((part.get("tool_use_id"), Reply(_part_text(part), _failed(part))))
+        if not results and message["role"] in _TOOL_ROLES:
+            found.append((message.get("tool_call_id"), Reply(_text(content), _failed(message))))
+    if not found or (len(calls) == 1 == len(found) and found[0][1].failed is None):
+        return None
+    ids = [call.get("id") for call in calls]
+    named = {name: reply for name, reply in found if isinstance(name, str)}
+    if len(named) == len(found) and set(named) <= set(filter(_is_name, ids)) and len(set(map(str, ids))) == len(ids):
+        return [named.get(name) if isinstance(name, str) else None for name in ids]
+    return [reply for _, reply in found] if len(found) == len(calls) else None
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _failed(reply: dict[str, Any]) -> bool | None:
+    """Whether a reply is marked as an error, as `tool_result` parts and some tools' messages are."""
+    for key in ("is_error", "isError"):
+        if isinstance(reply.get(key), bool):
+            return bool(reply[key])
+    return True if reply.get("status") == "error" else None
 
 
 def _text(content: Any) -> str:

@@ -33,6 +33,14 @@ class Stop(StrEnum):
     UNKNOWN = "unknown"  # no reward is known and nothing says why
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What answered one tool call: its text, and whether the log marks the call as failed (None = it does not say)."""
+
+    text: str
+    failed: bool | None = None
+
+
 @dataclass
 class Step:
     """One model call and the environment's answer.
@@ -46,8 +54,11 @@ class Step:
     reward           the environment's own reward of this step, the outcome excluded
     tokens           policy tokens sampled in this step; None = not counted (a table then says 1)
     validation       the action checks the agent's own work (it runs a test)
-    answer           what the environment replied; by default the following step's observation
+    answer           what the environment replied; by default the following step's observation, if that has a text;
+                     None = nothing did
     tool_calls       structured calls of the message, as in the chat format
+    replies          what answered each of `tool_calls` (None = nothing did), where the log tells them apart; read from
+                     the messages, never written beside them
     thought          the model's reasoning before the action, where the log keeps it apart from the action
     scores           further numbers for single methods (for instance `value`, `answer_score`)
     """
@@ -65,6 +76,7 @@ class Step:
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     thought: str | None = None
     scores: dict[str, float] = field(default_factory=dict)
+    replies: list[Reply | None] | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -118,7 +130,7 @@ class Rollout:
             )
         for place, step in enumerate(self.steps):
             if step.answer is None and place + 1 < len(self.steps):
-                step.answer = self.steps[place + 1].observation
+                step.answer = self.steps[place + 1].observation or None
             if step.tokens is None and self.token_ids is not None:
                 step.tokens = len(self.token_ids[place])
         # "unknown" is told anew: the reward may have come since.

@@ -80,7 +80,7 @@ def test_the_credit_of_a_fork(tmp_path, capsys):
         "visits",
         "advantage",
     ]
-    row = next(line for line in text.splitlines() if line.startswith("rtmc"))
+    row = next(line for line in text.splitlines() if line.startswith("rtmc "))
     assert row.replace(" %", "").split()[3:] == ["2", "2", "50.0", "4", "2", "0.0", "0.2500", "0.5000", "50.0"]
 
 
@@ -143,10 +143,10 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
 def test_tasks_are_listed_while_they_are_few(tmp_path, capsys):
     few = [chat(f"t{k}", r, ["a"], float(r == "x")) for k in range(3) for r in "xy"]
     _, text, _ = run(capsys, lines(tmp_path, few), "--signatures", "text")
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("rtmc")] == ["t0", "t1", "t2", "all"]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("rtmc ")] == ["t0", "t1", "t2", "all"]
     many = [chat(f"t{k}", r, ["a"], float(r == "x")) for k in range(30) for r in "xy"]
     _, text, _ = run(capsys, lines(tmp_path, many), "--signatures", "text")
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("rtmc")] == ["all"]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("rtmc ")] == ["all"]
 
 
 def test_signatures_are_chosen_by_the_form_and_said(tmp_path, capsys):

@@ -43,6 +43,8 @@ def test_the_form_of_a_log_tells_its_signatures(tmp_path, name, domain):
         ([Step("x", "a", tool_calls=[call("search", query="x")])], "qa"),
         ([Step("x", "a", tool_calls=[call("search", q="x")]), Step("", "", tool_calls=[call("execute_bash")])], "swe"),
         ([Step("x", "a", tool_calls=[call("functions.bash")])], "swe"),
+        ([Step("x", "a", tool_calls=[call("Read", file_path="a.py"), call("Edit", file_path="a.py")])], "swe"),
+        ([Step("x", "<read_file>\n<path>a.py</path>\n</read_file>")], "swe"),
         ([Step("x", "a", tool_calls=[{"function": 5}, {}, {"name": ["x"]}])], "text"),
         ([Step("x", "look\n```bash\nls\n```")], "swe"),
         ([Step("x", "I write\n```python\nx\n```")], "text"),

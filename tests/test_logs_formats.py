@@ -95,7 +95,7 @@ def test_odd_chats_are_read(tmp_path):
         {"role": "assistant", "content": ["a", {"type": "text", "text": "b"}, {"type": "image_url", "image_url": {}}]},
     ]
     (rollout,), _ = read(tmp_path, "x.jsonl", record({"task_id": "t", "messages": messages}))
-    assert steps(rollout) == [("a result no call asked for", "", ""), ("", "no answer", ""), ("", "ab", None)]
+    assert steps(rollout) == [("a result no call asked for", "", ""), ("", "no answer", None), ("", "ab", None)]
     assert rollout.steps[0].tool_calls == [{"type": "function", "function": {"name": "old", "arguments": "{}"}}]
     assert rollout.steps[1].thought == "because"
     assert math.isnan(rollout.reward)

@@ -149,3 +149,29 @@ def test_what_is_wrong_is_named(tmp_path, content, message):
         read(tmp_path, content)
     assert str(caught.value).startswith(str(tmp_path / "rewards.json"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "task_id,rollout_id,reward\nt,a,1\nt,b,0\nt,a,0\n",
+            "'t/a' comes twice with different rewards: 1 on line 2, 0 on line 4",
+        ),
+        ("task_id,reward\nt,1\nt,\n", "'t' comes twice with different rewards: 1 on line 2, nan on line 3"),
+        (
+            '{"task_id": "t", "rollout_id": "a", "reward": 1}\n\n{"task_id": "t", "rollout_id": "a", "reward": 0}\n',
+            "1 on line 1, 0 on line 3",
+        ),
+        ([{"task_id": "t", "reward": 1}, {"task_id": "t", "reward": 0}], "1 on entry 0, 0 on entry 1"),
+    ],
+)
+def test_a_pair_comes_twice(tmp_path, content, message):
+    with pytest.raises(RolloutError, match=message):
+        read(tmp_path, content)
+
+
+def test_the_same_reward_may_come_twice(tmp_path):
+    assert len(read(tmp_path, "task_id,rollout_id,reward\nt,a,1\nt,a,1.0\nt,b,\nt,b,nan\n")) == 2
+    with pytest.raises(RolloutError, match=r":1: .*expected"):
+        read(tmp_path, 'task_id,"reward"x\nt,1\n')

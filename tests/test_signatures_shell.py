@@ -3,7 +3,9 @@
 import pytest
 
 from rtmc.signatures.commands import understood_command
-from rtmc.signatures.edits import patch_effects, python_effects, sed_change
+from rtmc.signatures.edits import patch_effects
+from rtmc.signatures.scripts import python_effects
+from rtmc.signatures.sed import sed_change
 from rtmc.signatures.shell import parse_shell
 
 BODY = "\n    indented $x\n\nimport os\n"
@@ -23,7 +25,8 @@ def words(line):
         ("(a; b) && { c; }", [[["a"]], [["b"]], [["c"]]]),
         ('X=1 a; F=x.py; a $F ${F}.bak "$F"', [[["a"]], [["a", "x.py", "x.py.bak", "x.py"]]]),
         ("if a; then b; else c; fi", [[["a"]], [["b"]], [["c"]]]),
-        ("for f in 1 2; do a $f; done", [[["a", "$f"]]]),
+        ("for f in 1 2; do a $f; done", [[["a", "1"]], [["a", "2"]]]),
+        ("for f; do a $f; done", [[["a", "$f"]]]),
         ("f() { rm x; }", []),
         ("a 'it'\\''s' $'x\\ty'", [[["a", "it's", "x\ty"]]]),
         ("# nothing", []),

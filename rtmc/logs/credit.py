@@ -21,6 +21,7 @@ from rtmc.logs.domain import signatures_for
 from rtmc.logs.reader import LogReader
 from rtmc.logs.rewards import Rewards
 from rtmc.logs.validity import mark_valid
+from rtmc.methods.inputs import MEANING
 from rtmc.methods.registry import estimate, estimators
 from rtmc.rollouts import Rollout, Stop
 from rtmc.signatures import get_signature
@@ -28,6 +29,8 @@ from rtmc.table import StepTable
 from rtmc.tabulation import tabulate
 from rtmc.types import Estimate
 
+# What a step table has without being given a score.
+_COLUMNS = ("state", "action", "next_state", "reward", "tokens", "parent")
 # What one record tells beside the advantages, in this order; see `Credit.records`.
 COLUMNS = ("task_id", "rollout_id", "step", "state", "action", "return", "q", "v", "visits")
 
@@ -41,7 +44,7 @@ class Credit:
     formats      format -> rollouts read in it
     signatures   signatures -> rollouts named by them
     chosen       whether the signatures were chosen by the logs' form, not by the caller
-    known, from_sidecar     rollouts with a known reward; those whose reward a sidecar gave
+    known, from_sidecar     rollouts with a known reward; those of them whose reward a sidecar gave
     files, skipped          files with rollouts; malformed records left out
     notes        what a reader of the numbers has to know, one sentence each
     """
@@ -66,9 +69,10 @@ class Credit:
         """One dict a step, in the order read: the names of `COLUMNS`, then `advantage`, method -> number.
 
         `return`, `q`, `v` and `visits` are of the first method that has a `q`, else of the first that has a `v` or
-        returns; None where it has none.
+        returns; None where it has none, and for the steps of a rollout whose outcome is unknown, which have no return.
         """
         table = self.table
+        unknown = table.outcome.isnan().tolist()
         columns = self._values()
         advantages = {name: found.advantage.tolist() for name, found in self.estimates.items()}
         groups, rollouts = _names(table.group_names), _names(table.rollout_names)
@@ -84,7 +88,10 @@ class Credit:
                 "step": index,
                 "state": states[state],
                 "action": actions[action],
-                **{name: None if values is None else _number(values[row]) for name, values in columns.items()},
+                **{
+                    name: None if values is None or unknown[rollout] else _number(values[row])
+                    for name, values in columns.items()
+                },
                 "advantage": {name: _number(values[row]) for name, values in advantages.items()},
             }
 
@@ -117,6 +124,58 @@ class Credit:
                 name = None if task is None else names[task]
                 records.append({"method": method, "task_id": name, **facts})
         return records
+
+    def largest(self, method: str, count: int = 5) -> list[dict[str, Any]]:
+        """The steps whose advantages by `method` are largest in size, at most `count`, none of them 0; of steps that do
+        the same in the same state the first, and in `steps` how many they are.
+
+        task_id, rollout_id, step, action, advantage, steps.
+        """
+        table, advantage = self.table, self.estimates[method].advantage
+        groups, rollouts = _names(table.group_names), _names(table.rollout_names)
+        actions = _names(table.action_names)
+        found: dict[tuple[int, int, float], dict[str, Any]] = {}
+        order = torch.sort(advantage.abs(), descending=True, stable=True).indices.tolist()
+        for row in order:
+            value = advantage[row].item()
+            key = int(table.state[row]), int(table.action[row]), value
+            if key in found:
+                found[key]["steps"] += 1
+            elif value == 0 or len(found) == count:
+                break
+            else:
+                owner = int(table.rollout[row])
+                found[key] = {
+                    "task_id": groups[int(table.group[owner])],
+                    "rollout_id": rollouts[owner],
+                    "step": int(table.index[row]),
+                    "action": actions[key[1]],
+                    "advantage": value,
+                    "steps": 1,
+                }
+        return list(found.values())
+
+    def zeros(self, method: str) -> dict[str, int]:
+        """Why advantages by `method` are 0: reason -> steps, each counted under the first reason that holds."""
+        table = self.table
+        zero = self.estimates[method].advantage == 0
+        outcome = table.outcome
+        low = torch.full((len(_names(table.group_names)),), math.inf, dtype=outcome.dtype)
+        high = -low
+        known = ~outcome.isnan()
+        low = low.scatter_reduce(0, table.group[known], outcome[known], "amin")
+        high = high.scatter_reduce(0, table.group[known], outcome[known], "amax")
+        visits = torch.bincount(table.state)[table.state] if len(table) else table.state
+        reasons = {
+            "in rollouts of unknown reward": ~known[table.rollout],
+            "in tasks whose rollouts all got the same reward": (low == high)[table.group[table.rollout]],
+            "in states that one step alone visits": visits == 1,
+        }
+        found = {}
+        for reason, holds in reasons.items():
+            found[reason] = int((zero & holds).sum())
+            zero = zero & ~holds
+        return found | {"where the steps taken in the state fared alike": int(zero.sum())}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: what was read, the summary, the notes and the steps."""
@@ -216,7 +275,7 @@ def credit_logs(
                 # Why it ended is told anew, but for what the reward does not decide.
                 rollout.stop = rollout.stop if rollout.stop in (Stop.ERROR, Stop.TRUNCATED) else None
                 rollout.complete()
-                credit.from_sidecar += 1
+                credit.from_sidecar += not math.isnan(rollout.reward)
             credit.known += not math.isnan(rollout.reward)
             absent += rollout.stop is Stop.ERROR
             if step_rewards:
@@ -249,8 +308,30 @@ def credit_logs(
         raise RolloutError(f"{named}: no rollout was found{why or '; the file is empty'}")
     credit.notes = [*_notes_of_reading(reader), *_notes_of_rewards(credit, sidecar, absent)]
     for name, options in methods.items():
-        credit.estimates[name] = estimate(credit.table, name, **options)
+        credit.estimates[name] = _estimate(credit.table, name, options)
     return credit
+
+
+def _estimate(table: StepTable, name: str, options: Mapping[str, Any]) -> Estimate:
+    """The estimate; where the method needs what the logs lack, the error says what a log can hold."""
+    try:
+        return estimate(table, name, **options)
+    except EstimatorError:
+        needs = next(info.needs for info in estimators() if info.name == name)
+        if "parent" in needs and table.parent is None:
+            raise EstimatorError(
+                f"estimator `{name}` needs the tree that the rollouts were sampled in (the column `parent`); logs hold "
+                "one rollout after the other. For those there are rtmc, gigpo, hgpo, graphhca, grpo_step and grpo"
+            ) from None
+        lacking = [need for need in needs if need in MEANING and need != "parent" and need not in table.scores]
+        lacking += [need for need in needs if need not in (*MEANING, *_COLUMNS) and need not in table.scores]
+        if not lacking:
+            raise
+        what = f": {MEANING[lacking[0]]}" if lacking[0] in MEANING else ""
+        raise EstimatorError(
+            f"estimator `{name}` needs the score `{lacking[0]}`{what}; the logs hold no such number. JSON lines may, "
+            f'as {{"meta": {{"rtmc": {{"scores": [{{"{lacking[0]}": 0.5}}, ...]}}}}}}, one object a step'
+        ) from None
 
 
 def _check_methods(methods: Mapping[str, Mapping[str, Any]]) -> None:

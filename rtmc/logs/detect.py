@@ -24,7 +24,18 @@ class UnknownFormatError(RolloutError):
     """A record in none of the known formats."""
 
 
+# A record with these, and without messages, is a step as `rtmc advantages -o` writes it.
+_STEP_KEYS = {"task_id", "rollout_id", "step", "state", "action", "advantage"}
+
+
+def is_step(record: Any) -> bool:
+    """Whether a JSON value is a step's credit rather than a rollout: what `rtmc advantages -o` writes, read again."""
+    return isinstance(record, dict) and record.keys() >= _STEP_KEYS and "messages" not in record
+
+
 def _is_own(record: dict[str, Any]) -> bool:
+    if is_step(record):
+        return False
     return "messages" in record or ("task_id" in record and _text_of(record) is None)
 
 
@@ -89,6 +100,8 @@ def rollouts_of(value: Any, place: Place, wanted: str = "auto") -> Iterator[tupl
         return
     if not isinstance(value, dict):
         raise UnknownFormatError(f"a rollout is a JSON object with `task_id` and `messages`, got {kind(value)}")
+    if is_step(value):
+        raise UnknownFormatError("the credit of a step, as `rtmc advantages -o` writes it; wanted is the log itself")
     text = _text_of(value)
     form = FORMATS[wanted] if wanted != "auto" else next((f for f in FORMATS.values() if f.matches(value)), None)
     if form is None and text is not None:

@@ -11,31 +11,23 @@ from typing import Any
 
 from rtmc.logs.detect import FORMATS
 from rtmc.rollouts import Rollout, Step
+from rtmc.signatures.keys import word_set
 
 # Tools by which a chat is known. `search` is a tool of software agents too: those have one of the others as well.
-_SWE_TOOLS = frozenset(
-    [
-        "bash",
-        "execute_bash",
-        "shell",
-        "terminal",
-        "run_command",
-        "run_shell_command",
-        "execute_command",
-        "run_in_terminal",
-        "local_shell",
-        "str_replace_editor",
-        "str_replace_based_edit_tool",
-        "file_editor",
-        "edit_file",
-        "apply_patch",
-        "execute_ipython_cell",
-    ]
+_SWE_TOOLS = word_set(
+    "bash execute_bash shell terminal run_command run_shell_command execute_command run_in_terminal local_shell "
+    "run_terminal_cmd str_replace_editor str_replace_based_edit_tool file_editor edit_file apply_patch apply_diff "
+    "execute_ipython_cell read read_file view_file open_file edit multiedit write write_file write_to_file create_file "
+    "replace_in_file str_replace edit_file_by_replace grep glob list_dir notebookedit"
 )
 _QA_TOOLS = frozenset(
     ["search", "lookup", "finish", "retrieve", "retriever", "wikipedia", "web_search", "search_wikipedia", "answer"]
 )
-_SWE_TEXT = re.compile(r"<function\s*=\s*\w+>|^```(?:bash|sh|mswea_bash_command)\s*$|<execute_bash>", re.MULTILINE)
+_SWE_TEXT = re.compile(
+    r"<function\s*=\s*\w+>|^```(?:bash|sh|mswea_bash_command)\s*$|<execute_(?:bash|ipython)>"
+    r"|^<(?:write_to_file|replace_in_file|read_file|execute_command|apply_diff)>",
+    re.MULTILINE,
+)
 _QA_TEXT = re.compile(r"<search>|<answer>|^\s*(?:Action(?: \d+)?: *)?(?:Search|Lookup|Finish)\[", re.MULTILINE)
 _HOUSEHOLD = re.compile(r"You are in the middle of a room\. Looking quickly around you")
 _LOOKED_AT = 30  # steps; a log that has shown nothing by then is none of these

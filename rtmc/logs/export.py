@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any
 from rtmc.atomic import atomic_path
 from rtmc.errors import RolloutError, unknown_name
 from rtmc.logs.credit import COLUMNS, Credit, flat
+from rtmc.logs.detect import is_step
+from rtmc.logs.source import STDIN, log_files
 
 _CHUNK = 50_000
 
@@ -41,6 +43,37 @@ def check_suffix(path: str | PathLike[str]) -> str:
     if suffix == ".parquet":
         import pyarrow.parquet  # noqa: F401 - asked for here, so that its absence is told before the work
     return suffix
+
+
+def check_output(
+    path: str | PathLike[str], inputs: Iterable[str | PathLike[str]], rewards: Iterable[str | PathLike[str]] = ()
+) -> None:
+    """Refuse an output that would replace what is read: a log, a log in a folder, a file of rewards. The steps that an
+    earlier run wrote among the logs may be written anew.
+
+    Raises RolloutError that names the file; OSError for an input that is not there.
+    """
+    out = Path(path)
+    if not out.exists():
+        return
+    for given in (*inputs, *rewards):
+        if str(given) == STDIN:
+            continue
+        folder = Path(given).is_dir()
+        files = log_files(Path(given))[0] if folder else [Path(given)]
+        if any(file.exists() and file.samefile(out) for file in files) and not (folder and _holds_steps(out)):
+            where = f"is read from the folder {given}" if folder else "is read"
+            raise RolloutError(f"{out}: this file {where} and would be replaced; choose another name for the output")
+
+
+def _holds_steps(path: Path) -> bool:
+    """Whether a file begins with a step as it is written here."""
+    with path.open("rb") as file:
+        line = file.readline(1 << 20)
+    try:
+        return is_step(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _write_jsonl(credit: Credit, path: Path) -> None:

@@ -47,10 +47,12 @@ class Rewards:
         self._by_name: dict[str, float] = {}
         self._used_pairs: set[tuple[str, str]] = set()
         self._used_names: dict[str, set[str]] = {}
+        self._places: dict[tuple[str, ...], tuple[float, str]] = {}  # of the file that is being read
 
     @classmethod
     def read(cls, paths: Iterable[str | PathLike[str]]) -> Rewards:
-        """Rewards of the files, or of the `report.json` files in a folder; a later one replaces an earlier entry.
+        """Rewards of the files, or of the `report.json` files in a folder; a later file replaces an earlier one's
+        entry.
 
         Raises RolloutError naming the file, what is wrong and what would be right; OSError for what is not there.
         """
@@ -60,6 +62,7 @@ class Rewards:
             if not files:
                 raise RolloutError(f"{path}: no `report.json` in this folder or below")
             for file in files:
+                rewards._places = {}
                 try:
                     rewards._add(file)
                 except RolloutError as error:
@@ -104,13 +107,13 @@ class Rewards:
 
     def _add_json(self, raw: bytes, path: Path) -> None:
         try:
-            values = [parse_json(raw, Place(path))]
+            values = [("", parse_json(raw, Place(path)))]
         except RolloutError as error:
             if "Extra data" not in str(error):
                 raise
             lines = enumerate(raw.split(b"\n"), start=1)
-            values = [[parse_json(line, Place(path, number)) for number, line in lines if line.strip()]]
-        for value in values:
+            values = [(f"line {n}", parse_json(line, Place(path, n))) for n, line in lines if line.strip()]
+        for where, value in values:
             if isinstance(value, list):
                 for number, entry in enumerate(value):
                     self._add_entry(entry, f"entry {number}")
@@ -118,10 +121,24 @@ class Rewards:
                 raise RolloutError(f"wanted an object or a list of rewards, got {kind(value)}")
             elif any(isinstance(value.get(key), list) for key in (*_RESOLVED, *_FAILED)):
                 self._add_harness(value)
-            elif {"task_id", "instance_id"} & value.keys():
-                self._add_entry(value, "the object")
+            elif where or {"task_id", "instance_id"} & value.keys():
+                self._add_entry(value, where or "the object")
             else:
                 self._add_nested(value)
+
+    def _put(self, names: tuple[str, ...], reward: float, where: str) -> None:
+        """Keep the reward of a pair or of a name. Raises RolloutError where this file gave it another one before."""
+        before = self._places.setdefault(names, (reward, where))
+        if before[0] != reward and not (math.isnan(before[0]) and math.isnan(reward)):
+            told = "/".join(names)
+            raise RolloutError(
+                f"{told!r} comes twice with different rewards: {before[0]:g} on {before[1]}, {reward:g} on {where}; "
+                "keep one"
+            )
+        if len(names) == 2:
+            self._by_pair[names[0], names[1]] = reward
+        else:
+            self._by_name[names[0]] = reward
 
     def _add_entry(self, entry: Any, where: str) -> None:
         if not isinstance(entry, dict):
@@ -135,10 +152,7 @@ class Rewards:
         if not any(key in entry for key in ("reward", "score", "resolved", "success")):
             raise RolloutError(f"{where} has no `reward`")
         reward = first_reward(entry, ("reward", "score", "resolved", "success"))
-        if task is not None and rollout is not None:
-            self._by_pair[task, rollout] = reward
-        else:
-            self._by_name[name] = reward
+        self._put((name,) if task is None or rollout is None else (task, rollout), reward, where)
 
     def _add_nested(self, value: dict[str, Any]) -> None:
         for name, entry in value.items():
@@ -163,23 +177,23 @@ class Rewards:
         except UnicodeDecodeError as error:
             raise RolloutError(f"not UTF-8 text (byte {error.start + 1})") from None
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        names = [name.strip() for name in reader.fieldnames or []]
-        reader.fieldnames = names
-        if "reward" not in names or not {"task_id", "rollout_id"} & set(names):
-            raise RolloutError(
-                "neither JSON nor a CSV with the head line `task_id,rollout_id,reward`; its first line is "
-                f"{short(text.split(chr(10), 1)[0].strip())}"
-            )
         try:
-            for row in reader:
-                self._add_entry(
-                    {key: row.get(key) or None for key in ("task_id", "rollout_id")} | _read_reward(row), ""
-                )
+            names = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = names
+            if "reward" in names and {"task_id", "rollout_id"} & set(names):
+                for row in reader:
+                    ids = {key: row.get(key) or None for key in ("task_id", "rollout_id")}
+                    self._add_entry(ids | _read_reward(row), f"line {reader.line_num}")
+                return
         except (csv.Error, RolloutError) as error:
-            raise RolloutError(f"{path}:{reader.line_num}: {str(error).strip()}") from None
+            raise RolloutError(f"{path}:{max(1, reader.line_num)}: {str(error).strip()}") from None
+        raise RolloutError(
+            "neither JSON nor a CSV with the head line `task_id,rollout_id,reward`; its first line is "
+            f"{short(text.split(chr(10), 1)[0].strip())}"
+        )
 
 
-def _read_reward(row: dict[str, Any]) -> dict[str, float | None]:
+def _read_reward(row: dict[str, Any]) -> dict[str, Any]:
     text = (row.get("reward") or "").strip()
     if text.lower() in ("", "nan", "null", "none"):
         return {"reward": None}

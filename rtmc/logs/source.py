@@ -20,6 +20,9 @@ from rtmc.errors import RolloutError
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".txt", ".log")
 # A folder may hold anything; of these kinds are logs. A file that is named is read whatever its suffix.
 FOLDER_SUFFIXES = (".jsonl", ".ndjson", ".json", ".traj", ".txt")
+# The name under which standard input is given, and where it lies.
+STDIN = "-"
+_STDIN = Path("/dev/stdin")
 _BOM = b"\xef\xbb\xbf"
 _HEAD = 1 << 16
 
@@ -71,10 +74,12 @@ class Record:
 
 
 def log_files(path: Path) -> tuple[list[Path], bool]:
-    """(files to read in sorted order, whether they were looked for in a folder).
+    """(files to read in sorted order, whether they were looked for in a folder). "-" is standard input.
 
     Raises RolloutError for a folder without a file of a log's suffix, FileNotFoundError for what is not there.
     """
+    if str(path) == STDIN:
+        return [_STDIN], False
     if not path.is_dir():
         path.stat()
         return [path], False
@@ -169,7 +174,8 @@ class LogFile:
             self._tell(file)
 
     def _tell(self, file: BufferedReader[Any]) -> None:
-        if self._progress is not None:
+        # A pipe has no place to tell.
+        if self._progress is not None and file.seekable():
             self._progress(file.tell())
 
     def _records(self, stream: Any, file: BufferedReader[Any]) -> Iterator[Record]:

@@ -4,7 +4,8 @@ What this is not: a signature computes no statistics and never sees a reward; it
 actions.
 
 Design requirements
-1. A state key may depend on everything before the step and on nothing after it.
+1. A state key may depend on everything before the step and on nothing after it. (One thing is looked up ahead: where
+   the repository lies, which no step changes; rtmc/signatures/roots.py.)
 2. Equal keys mean "the same for credit", so a key is text that a reader can check, not a bare hash.
 3. One pass over a rollout: a state folds step by step, it is never rebuilt from the start.
 4. A user's own signature is a class with two methods and one call of `register_signature`.

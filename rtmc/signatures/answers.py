@@ -31,6 +31,8 @@ def _signs(words: list[str], lines: str) -> _Signs:
     return _Signs(tuple(words), re.compile(rf"\n(?:{lines})"))
 
 
+_STATUS_KEYS = ("returncode", "exit_code", "exitCode", "exit_status")
+_OUTPUT_KEYS = ("output", "output_head", "output_tail", "stdout", "stderr")
 # As environments tell it, at the beginning or on a line of its own; a program may speak of exit codes too.
 _EXIT = re.compile(
     r"<returncode>\s*(-?\d{1,10})\s*</returncode>"
@@ -59,20 +61,11 @@ _REFUSED = _signs(
         "No edit history",
         "block failed",
         "failed to match",
+        "verification failed",
         "patch does not apply",
         "old_str is the same",
     ],
     r"Usage: |(?:ERROR|Error|error)\b[: ]|<(?:tool_use_)?error>|Invalid |File .{1,300} not found|Text not found",
-)
-_PROGRAMS = r"sed|cat|patch|git|tee|cp|mv|rm|head|tail|ls|nl|grep|find|touch|mkdir|awk|cd|less|bash|sh|python3?"
-_SHELL_ERROR = _signs(
-    ["command not found", "Error executing command:", "syntax error near unexpected"],
-    rf"(?:(?:/\S{{1,80}}/)?(?:ba|z)?sh: |-bash: )?(?:line \d+: )?(?:{_PROGRAMS}|error|fatal): |Error: "
-    r"|Traceback \(most",
-)
-_READ_ERROR = re.compile(
-    rf"\n(?:[^\n:]{{0,40}}: ){{0,2}}(?:{_PROGRAMS}): [^\n]*(?:No such file|[Ii]s a directory|Permission denied"
-    r"|[Nn]ot a directory|unknown|can't read|cannot|unterminated)|\n[^\n]{0,80}: command not found|\nfatal: "
 )
 _READ_WORDS = ("No such", "directory", "denied", "unknown", "can't", "cannot", "not found", "fatal", "unterminated")
 _MISSING = _signs(
@@ -86,6 +79,16 @@ _MISSING = _signs(
     ],
     r"(?:ERROR|Error)\b[: ]|File .{1,300} not found|Cannot open|Invalid `\w+` parameter|Usage: ",
 )
+# A program's own complaint, with the shell's name and line before it or not.
+_COMPLAINT = re.compile(
+    r"\n(?:(?:/\S{1,80}/)?(?:ba|z|da)?sh: |-bash: )?(?:line \d+: |\d+: )?((?:/\S{1,80}/)?[\w.+-]{1,40}): ([^\n]{1,400})"
+)
+_SHELL_COMPLAINT = re.compile(r"\n(?:(?:/\S{1,80}/)?(?:ba|z|da)?sh|-bash): (?:line \d+: |\d+: )?([^\n]{1,400})")
+_UNKNOWN_COMMAND = re.compile(r"\n(?:[^\n:]{0,80}: ){0,3}([\w./+-]{1,80}): (?:command )?not found")
+_PATCHING = re.compile(
+    r"\n(?:(?P<file>[Pp]atching file|Checking patch)|(\d+) out of (\d+) hunks? (?:FAILED|failed))[ ']*([^\n']*)"
+)
+_FRAME = re.compile(r'\n\s*File "([^"\n]{1,300})", line \d+')
 _CRASH = _signs(
     [
         "command not found",
@@ -136,15 +139,29 @@ _WRAPPING = re.compile(
 
 
 def plain(answer: str) -> str:
-    """The answer as text with plain line ends; mini-swe-agent's JSON form is spelled out."""
-    if answer.startswith("{") and '"returncode"' in answer:
+    """The answer as text with plain line ends; the JSON forms of mini-swe-agent and of Codex are spelled out."""
+    if answer.startswith("{") and any(f'"{key}"' in answer for key in _STATUS_KEYS):
         try:
             told = json.loads(answer, strict=False)
         except (ValueError, RecursionError):
             told = None
         if isinstance(told, dict):
-            parts = (told.get(key) for key in ("output", "output_head", "output_tail"))
-            answer = f"<returncode>{told.get('returncode')}</returncode>\n" + "\n".join(str(p) for p in parts if p)
+            more = told.get("metadata")
+            status = next(
+                (
+                    x[key]
+                    for x in (told, more)
+                    if isinstance(x, dict)
+                    for key in _STATUS_KEYS
+                    if type(x.get(key)) is int
+                ),
+                None,
+            )
+            parts = [told.get(key) for key in _OUTPUT_KEYS]
+            # As mini-swe-agent writes it in its text form.
+            head = "" if status is None else f"<returncode>{status}</returncode>\n"
+            if status is not None or any(parts):
+                answer = head + "\n".join(str(part) for part in parts if part)
     return answer.replace("\r\n", "\n") if "\r" in answer else answer
 
 
@@ -176,10 +193,19 @@ def run_passed(text: str, status: int | None) -> bool | None:
     if any("passed" in s or "xfailed" in s for s in summaries) or _PASSED.within(text):
         return True
     if summaries:
-        return status == 0  # all skipped or deselected
+        # All skipped ends with status 0, none chosen with 5.
+        return status == 0 or (status is None and any("skipped" in s for s in summaries))
     if _CRASH.within(text):
         return False
-    return True if status == 0 or text.strip() == "" else None
+    return True if status == 0 else None
+
+
+def test_runs(text: str) -> list[bool]:
+    """Whether each of the test runs that have a summary of pytest's passed, in order."""
+    return [
+        not ("failed" in s.replace("xfailed", "") or "error" in s) and any(w in s for w in ("passed", "skipped", "xf"))
+        for s in _PYTEST.findall(text)
+    ]
 
 
 def ran(text: str, status: int | None) -> bool:
@@ -192,21 +218,45 @@ def refused(text: str) -> bool:
     return _REFUSED.within(text)
 
 
-def shell_failed(text: str, status: int | None, last: bool) -> bool:
-    """Whether a shell command that reads or writes files failed; the exit status is the last command's."""
-    if status == 0:
-        return False
-    return _SHELL_ERROR.within(text) or (last and status is not None)
+def complaints(text: str) -> list[tuple[str, str]]:
+    """(program, line) of what programs and the shell say of their own failures; the shell is "sh"."""
+    found = [(m[1].rpartition("/")[2], m[2]) for m in _COMPLAINT.finditer(text)]
+    if "sh: " in text:
+        found += [("sh", m[1]) for m in _SHELL_COMPLAINT.finditer(text)]
+    return found
 
 
-def reading_failed(text: str, status: int | None, last: bool) -> bool:
-    """Whether a shell command that only reads failed. What it read may itself speak of errors, so only the programs'
-    own complaints count, and the exit status where it is this command's."""
-    if status == 0:
-        return False
-    if last and status is not None:
-        return True
-    return any(word in text for word in _READ_WORDS) and _READ_ERROR.search(text) is not None
+def unknown_commands(text: str) -> set[str]:
+    """Commands that the shell did not find."""
+    return {m[1] for m in _UNKNOWN_COMMAND.finditer(text)} if "not found" in text else set()
+
+
+def crashed_scripts(text: str) -> list[str]:
+    """The outermost file of each traceback, "" for one that shows none."""
+    found = []
+    for part in text.split("Traceback (most recent call last)")[1:]:
+        frame = _FRAME.search(part, 0, 2000)
+        found.append(frame[1] if frame else "")
+    return found
+
+
+def patched_files(text: str) -> tuple[list[str], set[str]]:
+    """(files that `patch` or `git apply -v` names, those of which every hunk failed)."""
+    files: list[str] = []
+    failed: set[str] = set()
+    if "atching file" not in text and "Checking patch" not in text:
+        return files, failed
+    for found in _PATCHING.finditer(text):
+        if found["file"]:
+            files.append(found[4].strip().removesuffix("...").strip())
+        elif files and found[2] and found[2] == found[3]:
+            failed.add(files[-1])
+    return files, failed
+
+
+def complains(line: str) -> bool:
+    """Whether a line that begins with a reader's name says that it could not read."""
+    return any(word in line for word in _READ_WORDS)
 
 
 def missing(text: str) -> bool:

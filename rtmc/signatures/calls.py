@@ -2,7 +2,7 @@
 
 Understood are structured calls (chat format, Anthropic's `tool_use`), R2E-Gym's `<function=...>` text, `<tool_call>`
 JSON, `<invoke name=...>` and `<execute_bash>` text, SWE-agent's `<command>`, fenced blocks (SWE-agent, mini-swe-agent),
-search/replace blocks as aider writes them, `*** Begin Patch` text, and a bare command line.
+search/replace blocks as aider writes them, Cline's tags, `*** Begin Patch` text, and a bare command line.
 
 What this is not: a call is a name and arguments; what it does is for the readers of shell and editor commands.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rtmc.signatures.edits import search_blocks
 from rtmc.signatures.keys import word_set
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ _INVOKE = re.compile(r"<(?:\w{1,20}:)?invoke name=\"([^\"]{1,200})\">")
 _NAMED = re.compile(r"<(?:\w{1,20}:)?parameter name=\"([^\"]{1,200})\"[^>]{0,200}>")
 _TOOL_CALL = re.compile(r"<(tool_call)>")
 _COMMAND = re.compile(r"<(command)>\n?")
+# Tools of Cline and Roo; `_CLINE_END` closes any of them.
+_CLINE_TOOLS = (
+    "write_to_file|replace_in_file|read_file|execute_command|search_files|list_files|list_code_definition_names"
+    "|attempt_completion|apply_diff|insert_content|search_and_replace|ask_followup_question"
+)
+_CLINE = re.compile(rf"(?:\A|(?<=\n))[ \t]*<({_CLINE_TOOLS})>")
+_CLINE_END = re.compile(rf"</(?:{_CLINE_TOOLS})>")
+_TAG = re.compile(r"<([a-z_]{2,30})>")
 _ANY_END = re.compile(r"</(?:\w{1,20}:)?(?:invoke|parameter)>")
 
 
@@ -118,26 +127,33 @@ def _tagged(text: str) -> list[Call]:
         return calls
     for _, body in _tags(text, _COMMAND, "</command>"):
         return [_shell(body.strip("\n"))]
-    return list(_blocks(text)) if " SEARCH\n" in text else []
+    return _cline(text) or (list(_blocks(text)) if " SEARCH\n" in text else [])
 
 
 def _blocks(text: str) -> Iterator[Call]:
     """Search/replace blocks: the file's name on the line before (a fence may stand between)."""
-    path, part = "", ""
-    parts: dict[str, list[str]] = {}
-    for line in text.split("\n"):
-        if re.fullmatch(r"<{5,9} SEARCH", line):
-            part, parts = "old", {"old": [], "new": []}
-        elif part == "old" and re.fullmatch(r"={5,9}", line):
-            part = "new"
-        elif part == "new" and re.fullmatch(r">{5,9} REPLACE", line):
-            old, new = ("".join(f"{kept}\n" for kept in parts[name]) for name in ("old", "new"))
-            yield Call("search_replace", {"path": path, "old_str": old, "new_str": new})
-            part = ""
-        elif part:
-            parts[part].append(line)
-        elif line.strip() and not line.startswith("```"):
-            path = line.strip().strip("`*")
+    for path, old, new in search_blocks(text):
+        yield Call("search_replace", {"path": path, "old_str": old, "new_str": new})
+
+
+def _cline(text: str) -> list[Call]:
+    """Tools as Cline and Roo write them: the tool's name is a tag, its arguments are tags in it."""
+    for name, body in _tags(text, _CLINE, _CLINE_END):
+        given = {key: value.strip("\n") for key, value in _arguments(body)}
+        return [_named(name, given)]
+    return []
+
+
+def _arguments(body: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while match := _TAG.search(body, at):
+        # What a file holds may have tags of its own: its own closing tag is the last one.
+        close = f"</{match[1]}>"
+        end = body.rfind(close) if match[1] in ("content", "diff") else body.find(close, match.end())
+        if end < match.end():
+            end = len(body)
+        yield match[1], body[match.end() : end]
+        at = end + len(close)
 
 
 def _fenced(text: str) -> list[Call]:
@@ -191,6 +207,8 @@ def _structured(call: Any) -> Call:
         try:
             arguments = json.loads(written, strict=False)
         except (ValueError, RecursionError):
+            if written.lstrip()[:1] in ("{", "["):  # cut off, or else no JSON: what was meant is not known
+                return Call("unparsed", {"text": f"{name} {written}"})
             arguments = {"text": written}
     if not isinstance(arguments, dict):
         arguments = {"text": arguments}

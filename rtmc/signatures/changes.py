@@ -7,13 +7,19 @@ and of the whole. What the action does not say is looked up in the lines of the 
 from __future__ import annotations
 
 import hashlib
+import re
 
 from rtmc.signatures.answers import shown_lines
-from rtmc.signatures.edits import sed_change, sed_texts
 from rtmc.signatures.effects import Effect
+from rtmc.signatures.sed import DIALECTS, sed_change, sed_texts
 
 # Text of files kept to look changes up in; longer text is not compared line by line.
 _MAX_TEXT = 60_000
+# Where an environment says that it left something out.
+_CUT = re.compile(
+    r"<response clipped>|[Oo]bservation truncated|[Oo]utput (?:was |is )?truncated|elided_chars|eliding lines"
+    r"|\d more lines (?:above|below)|characters (?:were )?(?:omitted|elided)"
+)
 
 
 class Contents:
@@ -22,23 +28,30 @@ class Contents:
     def __init__(self) -> None:
         self._answers: dict[str, tuple[str, int]] = {}
         self._lines: dict[str, dict[int, str]] = {}
+        self._whole: set[str] = set()
 
-    def show(self, name: str, answer: str, first: int = 0) -> None:
-        """The answer shows lines of the file: with numbers, or plain from line `first` on (0 = not plain)."""
+    def show(self, name: str, answer: str, first: int = 0, whole: bool = False) -> None:
+        """The answer shows lines of the file: with numbers, or plain from line `first` on (0 = not plain); or all of
+        it."""
         if len(answer) <= _MAX_TEXT:
             self._answers[name] = answer, first
             self._lines.pop(name, None)
+            self._whole.discard(name)
+            if whole and not _CUT.search(answer):
+                self._whole.add(name)
 
     def write(self, name: str, text: str) -> None:
         """The file holds this text."""
-        self._answers.pop(name, None)
+        self.forget(name)
         if len(text) <= _MAX_TEXT:
             self._lines[name] = dict(enumerate(text.split("\n"), 1))
+            self._whole.add(name)
 
     def forget(self, name: str) -> None:
         """The file has changed in a way that was not shown."""
         self._answers.pop(name, None)
         self._lines.pop(name, None)
+        self._whole.discard(name)
 
     def lines(self, name: str) -> dict[int, str]:
         """Known lines by number."""
@@ -46,23 +59,43 @@ class Contents:
             self._lines[name] = shown_lines(*self._answers.pop(name))
         return self._lines.get(name, {})
 
+    def text(self, name: str) -> str | None:
+        """The whole text, where it is known."""
+        lines = self.lines(name) if name in self._whole else {}
+        known = bool(lines) and list(lines) == list(range(1, len(lines) + 1))
+        return "\n".join(lines.values()) if known else None
 
-def change_of(effect: Effect, lines: dict[int, str], cursors: tuple[int, int] | None) -> tuple[str, str]:
-    """(old, new) of an edit of a file of which `lines` are known, in the normal form; ("", "") = nothing is told."""
-    old, new = effect.old or "", effect.new or ""
+
+def change_of(
+    effect: Effect, lines: dict[int, str], whole: str | None, cursors: tuple[int, int] | None
+) -> tuple[str | None, str]:
+    """(old, new) of an edit in the normal form.
+
+    lines     what is known of the file's lines, by number
+    whole     the file's whole text, where it is known
+    cursors   lines that the editor's cursors are set to
+
+    The old text is None where nothing tells what was replaced; ("", "") = nothing changes.
+    """
+    old, new = effect.old, effect.new or ""
     if effect.scope in ("range", "cursors"):
         span = effect.lines if effect.scope == "range" else cursors
         low, high = span or (1, 0)
         numbers = range(low, high + 1) if high - low < len(lines) else range(0)
-        old = "\n".join(lines[n] for n in numbers) if all(n in lines for n in numbers) else ""
+        known = span is not None and (low > high or (len(numbers) > 0 and all(n in lines for n in numbers)))
+        old = "\n".join(lines[n] for n in numbers) if known else None
     elif effect.scope == "window":
-        old = "\n".join(lines[n] for n in sorted(lines))
-    elif effect.scope == "sed":
-        old, new = sed_change(new, lines) or sed_texts(new)
+        old = "\n".join(lines[n] for n in sorted(lines)) if lines else None
+    elif effect.scope in DIALECTS:
+        old, new = sed_change(new, lines, effect.scope) or sed_texts(new, effect.scope)
     elif effect.scope == "replace" and old and lines:
         old, new = _whole_lines(old, new, lines)
     elif effect.scope == "overwrite":
-        old = "\n".join(lines[n] for n in sorted(lines))
+        old = whole
+    elif effect.scope == "insert":
+        old = ""
+    if old is None:
+        return None, normal("", new)[1]
     return normal(old, new)
 
 

@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
 from rtmc.signatures.editors import understood_edit_block, understood_words
 from rtmc.signatures.edits import patch_effects
-from rtmc.signatures.effects import Effect, Understood
+from rtmc.signatures.effects import Effect, Understood, Unit
+from rtmc.signatures.gitcommands import git_effects
+from rtmc.signatures.inplace import edited_in_place
 from rtmc.signatures.keys import word_set
-from rtmc.signatures.paths import WHOLE
-from rtmc.signatures.programs import program_effects, unwrapped
+from rtmc.signatures.programs import program_effects, source_of, unwrapped
+from rtmc.signatures.readers import SOME, read_effects, searched, shown, within
 from rtmc.signatures.shell import Command, Pipeline, parse_shell
 
 _FINISH = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -26,30 +29,37 @@ _READERS = word_set("cat less more nl head tail bat batcat sed awk view od xxd s
 _SEARCHERS = word_set("grep egrep fgrep rg ag ack find fd fdfind ls tree locate zgrep")
 _QUIET = word_set(
     "echo printf true false : sleep export set unset source . clear pwd date env printenv which type whoami "
-    "hostname alias ulimit wait read exit return conda activate deactivate test [ shopt trap umask history uname id "
+    "hostname alias ulimit wait read exit return activate deactivate test [ shopt trap umask history uname id "
     "nproc"
 )
 _FILTERS = word_set("grep egrep fgrep rg sort uniq wc cut tr column cat less more nl fold paste jq rev comm")
+_CUTTERS = word_set("head tail sed awk")
+# Options of xargs whose value is the next word.
+_XARGS = ("-n", "-P", "-L", "-I", "-i", "-d", "-a", "-s", "-E")
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 # Kept are lines up to this length; a longer one carries a file, and comes once.
 _KEPT = 16_000
 
 
-def understood_command(text: str) -> Understood:
-    """What a command line does, and the folder where the shell stands after it."""
-    return _kept(text) if len(text) <= _KEPT else _understood(text)
+def understood_command(text: str, failed: frozenset[int] = frozenset()) -> Understood:
+    """What a command line does, and the folder where the shell stands after it.
+
+    failed   places of those of its units that are a `cd` which did not succeed, and so left the shell where it was
+    """
+    return _kept(text, failed) if len(text) <= _KEPT else _understood(text, failed)
 
 
 @lru_cache(maxsize=2048)
-def _kept(text: str) -> Understood:
-    return _understood(text)
+def _kept(text: str, failed: frozenset[int]) -> Understood:
+    return _understood(text, failed)
 
 
-def _understood(text: str, depth: int = 0) -> Understood:
+def _understood(text: str, failed: frozenset[int], depth: int = 0) -> Understood:
     text = text.strip("\n")
     block = understood_edit_block(text.lstrip())
     if block is not None:
         return block
-    reading = _Reading(depth)
+    reading = _Reading(failed, depth)
     for pipeline in parse_shell(text):
         reading.pipeline(pipeline)
     return reading.understood()
@@ -58,44 +68,81 @@ def _understood(text: str, depth: int = 0) -> Understood:
 class _Reading:
     """Pipelines in order, the folder they run in, and what they do."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, failed: frozenset[int], depth: int) -> None:
+        self._failed = failed
         self._depth = depth
         self._folders = {0: ""}
         self._scope = 0
         self._effects: list[Effect] = []
+        self._units: list[Unit] = []
+        self._places: dict[int, int] = {}  # id of a pipeline's first command -> its unit
+        self._strict = False  # `set -e`: every command holds back the next
         self._window = False
         self._cursors: tuple[int, int] | None = None
 
     def understood(self) -> Understood:
-        return Understood(tuple(self._effects), self._folders[0], self._window, self._cursors)
+        return Understood(tuple(self._effects), self._folders[0], self._window, self._cursors, tuple(self._units))
 
     def pipeline(self, commands: Pipeline) -> None:
-        self._scope = commands[0].scope
+        first = commands[0]
+        self._scope = first.scope
         self._folders.setdefault(self._scope, self._folders[0])
+        unit = len(self._units)
+        self._places[id(first)] = unit
+        self._units.append(self._unit(commands))
         stage: list[Effect] = []
         for place, command in enumerate(commands):
             words = unwrapped(command.words)
-            if place and words and words[0] in _FILTERS | {"head", "tail", "sed", "awk", "tee", "xargs"}:
-                stage = self._filtered(stage, words, command)
+            before = commands[place - 1] if place else None
+            fed = None if before is None else _printed(before)
+            if before is not None and words and words[0] in _FILTERS | _CUTTERS | {"tee", "xargs"}:
+                stage = self._filtered(stage, words, command, fed)
             else:
-                text = commands[place - 1].text if place and command.text is None else command.text
-                if place and text is None and commands[place - 1].words[:1] in (["echo"], ["printf"]):
-                    text = " ".join(commands[place - 1].words[1:]) + "\n"
-                if place and commands[place - 1].words[:1] in (["cat"], ["echo"], ["printf"]) and text is not None:
+                text = fed if command.text is None else command.text
+                reads = command.reads
+                if before is not None and before.words[:1] == ["cat"] and len(before.words) == 2 and text is None:
+                    reads = reads or before.words[1]
+                if before is not None and (text is not None or reads) and before.words[:1] in _FEEDERS:
                     stage = []  # it only fed this command
-                stage += self._command(words, command, text)
+                stage += self._command(words, replace(command, reads=reads), text, unit)
             stage += self._outputs(command, words, commands, place)
-        self._effects += stage
+        for effect in stage:
+            # A name that the line does not spell may be any file.
+            unknown = effect.path is not None and _VARIABLE.fullmatch(effect.path)
+            effect = replace(effect, path="") if unknown else effect
+            self._effects.append(effect if effect.unit >= 0 else replace(effect, unit=unit))
 
-    def _command(self, words: list[str], command: Command, text: str | None) -> list[Effect]:
+    def _unit(self, commands: Pipeline) -> Unit:
+        first = commands[0]
+        named = [unwrapped(command.words) for command in commands]
+        names = [words[0].rpartition("/")[2] for words in named if words]
+        join = "&&" if self._strict and first.join == ";" and self._units else first.join
+        if first.words[:1] == ["set"] and any(re.fullmatch(r"-[a-z]*e[a-z]*|errexit", w) for w in first.words[1:]):
+            self._strict = True
+        texts = [c.text for c in commands]
+        sources = (source_of(words, text is not None) for words, text in zip(named, texts, strict=True) if words)
+        return Unit(
+            tuple(names),
+            join,
+            -1 if first.leader is None else self._places.get(id(first.leader), -1),
+            first.negated,
+            len(commands) > 1 and bool(names) and names[-1] in _FILTERS | _CUTTERS | {"tee"},
+            frozenset().union(*(command.hides for command in commands)),
+            next(filter(None, sources), ""),
+        )
+
+    def _command(self, words: list[str], command: Command, text: str | None, unit: int) -> list[Effect]:
         if not words:
             return []
         name = words[0].rpartition("/")[2]
         if name in ("cd", "pushd"):
             target = next((w for w in words[1:] if not w.startswith("-") or w == "-"), "")
+            folder = posixpath.join(self._folders[self._scope], target)
             if target and target[0] not in "-~$`":
-                self._folders[self._scope] = posixpath.join(self._folders[self._scope], target)
-            return [Effect("execute", self._folders[self._scope], "cd", aside=True, shell=True)]
+                self._units[unit] = replace(self._units[unit], folder=folder)
+                if unit not in self._failed:
+                    self._folders[self._scope] = folder
+            return [Effect("execute", folder if target[:1] != "-" else "", "cd", aside=True, shell=True)]
         editor = understood_words(words, command.text)
         if editor is not None:
             self._window |= editor.window
@@ -103,9 +150,18 @@ class _Reading:
             return self._placed(editor.effects)
         inner = _inner_script(name, words)
         if inner is not None and self._depth < 3:
-            found = _understood(inner, self._depth + 1)
-            return self._placed(found.effects)
+            return self._placed(self._inner(inner, unit))
         return self._placed(_effects_of(name, words, text, command))
+
+    def _inner(self, script: str, unit: int) -> list[Effect]:
+        """The effects of the script that a shell runs, whose units follow on the shell's own."""
+        offset = len(self._units)
+        failed = frozenset(place - offset for place in self._failed if place >= offset)
+        found = _understood(script, failed, self._depth + 1)
+        for one in found.units:
+            leader = one.leader + offset if one.leader >= 0 else unit if one.join == ";" else -1
+            self._units.append(replace(one, leader=leader))
+        return [replace(e, unit=e.unit + offset) if e.unit >= 0 else e for e in found.effects]
 
     def _placed(self, effects: Iterable[Effect]) -> list[Effect]:
         """Effects with their paths as seen from where the line started."""
@@ -121,19 +177,19 @@ class _Reading:
             for e in effects
         ]
 
-    def _filtered(self, stage: list[Effect], words: list[str], command: Command) -> list[Effect]:
+    def _filtered(self, stage: list[Effect], words: list[str], command: Command, fed: str | None) -> list[Effect]:
         """The effects so far, seen through a filter: a view cut to lines, a view searched, text written by tee."""
         name = words[0]
         if name == "tee":
             return stage
         if name == "xargs":
-            rest = unwrapped([w for w in words[1:] if not w.startswith("-")])
-            path = stage[-1].path if stage else ""
-            done = _effects_of(rest[0], rest, None, Command(rest)) if rest else []
-            done = [replace(e, path=e.path or path) for e in done]
-            searching = all(e.category in ("search", "view") for e in done)
-            return stage if searching and stage else done
-        if name == "sed" and any(w.startswith("-i") for w in words):
+            if fed is not None:
+                return self._placed(_of_xargs(words, fed.split()))
+            done = self._placed(_of_xargs(words, []))
+            done = [replace(e, path=stage[-1].path if stage else "") for e in done]
+            looking = bool(stage) and all(e.category in ("search", "view") for e in done)
+            return stage if looking and not stage[-1].scope.startswith("git-") else done
+        if name in ("sed", "perl") and edited_in_place(name, words):
             return stage + self._placed(_effects_of(name, words, None, command))
         views = [e for e in stage if e.category == "view"]
         if len(views) != 1 or len(stage) != 1:
@@ -142,10 +198,11 @@ class _Reading:
         if name in ("grep", "egrep", "fgrep", "rg"):
             term = next((w for w in words[1:] if not w.startswith("-")), "")
             return [Effect("search", view.path, term=term, shell=True)]
-        lines = _lines(name, words)[0] if name in ("head", "tail", "sed", "awk") else None
+        lines = shown(name, words)[0] if name in _CUTTERS else None
         if lines is None or view.scope not in ("full", "partial"):
             return stage
-        return [replace(view, scope="partial", lines=_within(view.lines, lines))]
+        kept = within(view.lines, lines)
+        return [replace(view, scope="some" if kept == SOME else "partial", lines=None if kept == SOME else kept)]
 
     def _outputs(self, command: Command, words: list[str], commands: Pipeline, place: int) -> list[Effect]:
         """Files written by redirects and by tee; the text is known where the line spells it."""
@@ -158,10 +215,7 @@ class _Reading:
         source = commands[0] if words[:1] == ["tee"] and command.text is None else command
         head = unwrapped(source.words)[:1]
         spelled = not head or head[0] in _WRITERS
-        text = source.text
-        if text is None and head and head[0] in ("echo", "printf"):
-            text = " ".join(w for w in unwrapped(source.words)[1:] if w not in ("-n", "-e", "-en", "-ne"))
-            text = text.replace("\\n", "\n") if "-e" in source.words or head[0] == "printf" else text
+        text = _printed(source)
         if text is None and not head:
             text = ""
         found = [
@@ -171,6 +225,38 @@ class _Reading:
             for path, appended in writes
         ]
         return self._placed(found)
+
+
+# Commands that only feed what stands behind a bar.
+_FEEDERS = (["cat"], ["echo"], ["printf"])
+
+
+def _printed(command: Command) -> str | None:
+    """The text that a command gives to the next, where the line spells it."""
+    if command.text is not None:
+        return command.text
+    words = unwrapped(command.words)
+    if words[:1] not in (["echo"], ["printf"]):
+        return None
+    text = " ".join(w for w in words[1:] if w not in ("-n", "-e", "-en", "-ne"))
+    return (text.replace("\\n", "\n") if "-e" in words or words[0] == "printf" else text) + "\n"
+
+
+def _of_xargs(words: list[str], given: list[str]) -> list[Effect]:
+    """The effects of the command that xargs runs, on the words `given` to it (none = not known)."""
+    rest, marks = words[1:], ["{}"]
+    while rest and rest[0].startswith("-"):
+        if rest[0] in _XARGS and len(rest) > 1:
+            marks = [rest[1]] if rest[0] == "-I" else marks
+            rest = rest[1:]
+        rest = rest[1:]
+    rest = unwrapped(rest)
+    if not rest:
+        return []
+    filled = [w for word in rest for w in (given or ["."] if word in marks else [word])]
+    if filled == rest:
+        filled = [*rest, *(given or ["."])]
+    return _effects_of(filled[0], filled, None, Command(filled))
 
 
 def _inner_script(name: str, words: list[str]) -> str | None:
@@ -188,16 +274,21 @@ def _effects_of(name: str, words: list[str], text: str | None, command: Command)
     plain = [w for w in words[1:] if not w.startswith("-")]
     if name == "echo" and any(_FINISH in w for w in words[1:]):
         return [Effect("finish")]
-    if name in ("sed", "perl") and any(re.match(r"-[a-zA-Z]*i|--in-place", w) for w in words[1:]):
-        return _in_place(name, words)
+    edited = edited_in_place(name, words, text)
+    if edited:
+        return edited
+    if name == "xargs":
+        return _of_xargs(words, [])
     if name in _WRITERS and (command.writes or text is not None) and name != "cat":
         return [Effect("execute", "", name, aside=True, shell=True)]
     if name == "cat" and (text is not None or (command.writes and not plain)):
         return [Effect("execute", "", name, aside=True, shell=True)] if not command.writes else []
     if name in _READERS:
-        return _read(name, words, command)
+        return read_effects(name, words, command)
+    if name == "find":
+        return _found(words)
     if name in _SEARCHERS:
-        return _searched(name, words)
+        return searched(name, words)
     if name in ("touch", "mktemp"):
         return [Effect("create", path, "touch", new="", shell=True) for path in plain]
     if name == "mkdir":
@@ -205,208 +296,64 @@ def _effects_of(name: str, words: list[str], text: str | None, command: Command)
     if name in ("rm", "rmdir", "unlink", "shred"):
         return [Effect("fileop", path, "delete", shell=True) for path in plain]
     if name in ("mv", "cp", "ln", "install", "rsync") and len(plain) > 1:
-        *sources, target = plain
+        *sources, target = _moved(name, words) or plain
         scope = "move" if name == "mv" else "copy"
         return [Effect("fileop", path, scope, target=target, shell=True) for path in sources]
     if name in ("chmod", "chown", "truncate"):
         return [Effect("fileop", path, "mode", shell=True) for path in plain[1:]]
     if name == "git":
-        return _git(words, text)
+        return git_effects(words, text, command.reads)
     if name == "patch":
-        patched = patch_effects(text or "")
-        return patched or [Effect("modify", plain[0] if plain else "", "patch", new=text, shell=True)]
+        return _patched(words, plain, text, command.reads)
     if name == "apply_patch":
         patched = patch_effects(text or " ".join(plain))
         return patched or [Effect("modify", "", "patch", new=text, shell=True)]
     if name in ("diff", "cmp", "wc", "file", "stat", "du", "md5sum", "sha256sum"):
         return [Effect("view", path, name, shell=True) for path in plain[:2]]
-    if name in _QUIET:
+    quiet = name in _QUIET and "/" not in words[0]
+    if quiet or (name in ("conda", "mamba") and plain[:1] in (["activate"], ["deactivate"], ["info"], ["list"])):
         return [Effect("execute", "", name, aside=True, shell=True)]
     return program_effects(name, words, text)
 
 
-def _read(name: str, words: list[str], command: Command) -> list[Effect]:
-    lines, paths = _lines(name, words)
-    paths = paths or ([command.reads] if command.reads else [])
-    if name == "awk" and lines is None:
-        return [Effect("search", path, shell=True) for path in paths]
-    if lines is None:
-        return [Effect("view", path, "full", shell=True) for path in paths]
-    return [Effect("view", path, "partial", lines=lines, shell=True) for path in paths]
+def _found(words: list[str]) -> list[Effect]:
+    """`find`, and what it does to what it finds."""
+    looked = searched("find", words)
+    if "-delete" in words:
+        return [replace(e, category="fileop", scope="delete", term="") for e in looked]
+    run = next((i for i, w in enumerate(words) if w in ("-exec", "-execdir", "-ok")), None)
+    rest = words[run + 1 :] if run else []
+    done = _effects_of(rest[0], rest, None, Command([])) if rest else []
+    strong = [replace(e, path=looked[0].path) for e in done if e.category in ("modify", "create", "fileop")]
+    return strong[:1] or looked
 
 
-def _lines(name: str, words: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
-    """The lines that a reader lets through (None = all), and its files."""
-    rest = words[1:]
-    if name in ("head", "tail"):
-        count, paths, at = "10", [], 0
-        while at < len(rest):
-            word = rest[at]
-            if word in ("-n", "--lines", "-c") and at + 1 < len(rest):
-                at += 1
-                count = rest[at]
-            elif re.match(r"--lines=|-n[+-]?\d|-\d", word):
-                count = re.sub(r"^(?:--lines=|-n|-(?=\d))", "", word)
-            elif not word.startswith("-"):
-                paths.append(word)
-            at += 1
-        number = _digits(count.lstrip("+-"))
-        if number is None:
-            return None, paths
-        if name == "head":
-            return ((1, -1 - number) if count.startswith("-") else (1, number)), paths
-        return ((number, -1) if count.startswith("+") else (-number, -1)), paths
-    if name == "sed":
-        return _sed_lines(rest)
-    if name == "awk":
-        programme = next((w for w in rest if not w.startswith("-")), "")
-        paths = [w for w in rest if not w.startswith("-")][1:]
-        numbers = re.findall(r"NR\s*(>=|<=|==|>|<)\s*(\d{1,9})", programme)
-        if not numbers:
-            return None, paths
-        low = [int(n) + (sign == ">") for sign, n in numbers if sign in (">", ">=", "==")]
-        high = [int(n) - (sign == "<") for sign, n in numbers if sign in ("<", "<=", "==")]
-        return (max(low, default=1), min(high, default=-1)), paths
-    return None, [w for w in rest if not w.startswith("-")]
+def _moved(name: str, words: list[str]) -> list[str]:
+    """Sources and target of mv, cp, ln, install, rsync."""
+    valued = {"install": ("-m", "-o", "-g", "--mode"), "rsync": ("-e", "--exclude", "--include")}.get(name, ())
+    plain: list[str] = []
+    target = ""
+    for before, word in pairwise(words):
+        if before in ("-t", "--target-directory"):
+            target = word.rstrip("/") + "/"
+        elif not word.startswith("-") and before not in valued:
+            plain.append(word)
+    return [*plain, target] if target else plain
 
 
-def _sed_lines(rest: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
-    programmes, paths, at = [], [], 0
-    while at < len(rest):
-        word = rest[at]
-        if re.fullmatch(r"-[nrEsuz]*e|--expression", word) and at + 1 < len(rest):
-            at += 1
-            programmes.append(rest[at])
-        elif not word.startswith("-"):
-            paths.append(word)
-        at += 1
-    if not programmes and paths:
-        programmes.append(paths.pop(0))
-    spans = [
-        (int(m[1]), -1 if m[2] == "$" else int(m[2] or m[1]))
-        for programme in programmes
-        for m in re.finditer(r"(?:^|[;{\s])(\d{1,9})(?:,(\d{1,9}|\$))?\s*p", programme)
-    ]
-    if not spans:
-        return None, paths
-    return (min(low for low, _ in spans), -1 if any(h < 0 for _, h in spans) else max(h for _, h in spans)), paths
-
-
-def _within(outer: tuple[int, int] | None, inner: tuple[int, int]) -> tuple[int, int]:
-    """Lines `inner` of the lines `outer` of a file: `head -60 f | tail -20` is lines 41 to 60."""
-    if outer is None or outer[0] < 1:
-        return inner if outer is None else outer
-    first = outer[0]
-    low, high = inner
-    if low < 0:
-        return outer if outer[1] < 0 else (max(first, outer[1] + low + 1), outer[1])
-    high = outer[1] if high < 0 else first + high - 1 if outer[1] < 0 else min(outer[1], first + high - 1)
-    return first + low - 1, high
-
-
-def _digits(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d{1,9}", text, re.A) else None
-
-
-def _in_place(name: str, words: list[str]) -> list[Effect]:
-    programmes, paths, at = [], [], 1
-    while at < len(words):
-        word = words[at]
-        if re.fullmatch(r"-[a-zA-Z]*e|--expression", word) and at + 1 < len(words):
-            at += 1
-            programmes.append(words[at])
-        elif not word.startswith("-"):
-            paths.append(word)
-        at += 1
-    if not programmes and paths:
-        programmes.append(paths.pop(0))
-    programme = "\n".join(programmes) if name == "sed" else f"perl {programmes}"
-    return [Effect("modify", path, "sed", new=programme, shell=True) for path in paths or [""]]
-
-
-def _searched(name: str, words: list[str]) -> list[Effect]:
-    plain = [w for w in words[1:] if not w.startswith("-")]
-    if name in ("ls", "tree"):
-        return [Effect("search", path, shell=True) for path in plain or [""]]
-    if name in ("find", "fd", "fdfind", "locate"):
-        if name != "find":
-            term, roots = (plain[0] if plain else ""), plain[1:2] or [""]
-        else:
-            stop = next((i for i, w in enumerate(words) if i and w[:1] in "-(!\\"), len(words))
-            roots = words[1:stop] or [""]
-            term = next((words[i + 1] for i, w in enumerate(words[:-1]) if w in ("-name", "-iname", "-path")), "")
-            if "-delete" in words:
-                return [Effect("fileop", root, "delete", shell=True) for root in roots]
-            run = next((i for i, w in enumerate(words) if w in ("-exec", "-execdir")), None)
-            done = _effects_of(words[run + 1], words[run + 1 :], None, Command([])) if run and words[run + 1 :] else []
-            strong = [replace(e, path=roots[0]) for e in done if e.category in ("modify", "create", "fileop")]
-            if strong:
-                return strong
-        return [Effect("search", root, term=term, shell=True) for root in roots]
-    values = frozenset(
-        ("-A", "-B", "-C", "-m", "--include", "--exclude", "--exclude-dir", "-g", "-t", "--type", "--glob")
-    )
-    terms, rest, at = [], [], 1
-    while at < len(words):
-        word = words[at]
-        if word in ("-e", "-f", "--regexp") and at + 1 < len(words):
-            at += 1
-            terms.append(words[at])
-        elif word in values and at + 1 < len(words):
-            at += 1
-        elif not word.startswith("-"):
-            rest.append(word)
-        at += 1
-    if not terms and rest:
-        terms.append(rest.pop(0))
-    return [Effect("search", path, term="|".join(terms), shell=True) for path in rest or [""]]
-
-
-def _git(words: list[str], text: str | None) -> list[Effect]:
-    rest = words[1:]
-    while rest and rest[0].startswith("-"):
-        rest = rest[2:] if rest[0] in ("-C", "-c") else rest[1:]
-    verb = rest[0] if rest else ""
-    plain = [w for w in rest[1:] if not w.startswith("-")]
-    after = rest[rest.index("--") + 1 :] if "--" in rest else None
-    if verb == "apply" or (verb == "am" and text):
-        patched = [] if text is None else patch_effects(text)
-        return patched or [Effect("modify", plain[0] if plain else "", "patch", new=text, shell=True)]
-    if verb == "restore" or (verb == "checkout" and (after is not None or plain == ["."] or _is_file(plain))):
-        paths = after if after is not None else plain
-        return [Effect("fileop", path, "revert", shell=True) for path in paths or [""]]
-    if (verb == "reset" and "--hard" in rest) or (verb == "stash" and plain[:1] in ([], ["push"], ["save"])):
-        return [Effect("fileop", WHOLE, "revert", shell=True)]
-    if verb == "stash" and plain[:1] in (["pop"], ["apply"]):
-        return [Effect("fileop", WHOLE, "unrevert", shell=True)]
-    if verb == "clean":
-        return [Effect("fileop", plain[0] if plain else "", "clean", shell=True)]
-    if verb == "rm":
-        return [Effect("fileop", path, "delete", shell=True) for path in plain]
-    if verb == "mv" and len(plain) > 1:
-        return [Effect("fileop", path, "move", target=plain[-1], shell=True) for path in plain[:-1]]
-    if verb == "grep":
-        return _searched("grep", ["grep", *rest[1:]])
-    if verb in (
-        "diff",
-        "show",
-        "log",
-        "blame",
-        "status",
-        "branch",
-        "rev-parse",
-        "ls-files",
-        "remote",
-        "describe",
-        "tag",
-    ):
-        paths = after if after else [p for p in plain if _is_file([p])]
-        return [Effect("view", path, f"git-{verb}", shell=True) for path in paths[:1] or [WHOLE]]
-    return [
-        Effect("execute", WHOLE, f"git-{verb}"[:30] if verb else "git", aside=verb in ("add", "config"), shell=True)
-    ]
-
-
-def _is_file(words: list[str]) -> bool:
-    """`git checkout f.py` names a file, `git checkout main` a branch."""
-    return bool(words) and all(re.search(r"\.\w{1,5}$", w) and ".." not in w for w in words)
+def _patched(words: list[str], plain: list[str], text: str | None, reads: str | None) -> list[Effect]:
+    """`patch`: the files of its patch, where the line spells it."""
+    source = next((words[i + 1] for i, w in enumerate(words[:-1]) if w in ("-i", "--input")), reads)
+    source = next((w.partition("=")[2] for w in words if w.startswith("--input=")), source)
+    if any(w in ("--dry-run", "-C", "--check") for w in words):
+        return [Effect("execute", source or "", "patch-check", shell=True)]
+    valued = ("-i", "--input", "-d", "-p", "-o", "-F", "-B", "-r")
+    named = [w for before, w in pairwise(words) if w in plain and before not in valued]
+    patched = patch_effects(text or "")
+    if patched and any(w in ("-R", "--reverse") for w in words):
+        patched = [replace(e, old=e.new, new=e.old) for e in patched]
+    if patched:
+        return patched
+    if named:  # `patch FILE PATCH`
+        return [Effect("modify", named[0], "patch", new=text, shell=True)]
+    return [Effect("modify", source or "", "patch", new=text, shell=True)]

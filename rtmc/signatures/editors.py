@@ -11,15 +11,18 @@ import re
 from typing import Any
 
 from rtmc.signatures.calls import Call
-from rtmc.signatures.edits import patch_effects, python_effects
+from rtmc.signatures.edits import block_texts, patch_effects
 from rtmc.signatures.effects import Effect, Understood
-from rtmc.signatures.keys import word_set
+from rtmc.signatures.keys import short_hash, word_set
+from rtmc.signatures.scripts import calls_in_code, python_effects
 
 WINDOWED = word_set(
     "open goto scroll_up scroll_down create edit insert set_cursors search_dir search_file find_file get_symbols "
     "filemap view_map submit"
 )
 NAMED_EDITORS = word_set("str_replace_editor edit_anthropic file_editor str_replace_based_edit_tool")
+# Scope of a call whose arguments cannot be read: its text, by a hash.
+UNREAD = "text-"
 _THINK = word_set("think thought reflect plan note task_tracker update_plan todowrite")
 _FINISH = word_set(
     "submit finish final_answer complete attempt_completion task_complete done exit submit_patch exit_forfeit"
@@ -30,13 +33,37 @@ _SEARCH = word_set(
     "search grep glob find ls list_dir list_files search_files codebase_search grep_search find_files search_code "
     "list_directory file_search search_dir search_file find_file"
 )
-_EDIT = word_set("edit edit_file str_replace replace replace_in_file search_replace multiedit")
+_EDIT = word_set(
+    "edit edit_file str_replace replace replace_in_file search_replace multiedit apply_diff search_and_replace "
+    "edit_file_by_replace string_replace"
+)
+_INSERT = word_set(
+    "insert insert_lines insert_content insert_content_at_line append append_file append_to_file add_lines"
+)
 _PYTHON = word_set("ipython execute_ipython_cell python run_python jupyter run_python_code python_interpreter")
 _TEST = word_set("run_tests run_test test pytest runtests")
 _PATHS = ("path", "file_path", "filename", "file", "target_file", "filepath", "absolutepath", "dir", "directory")
-_OLD = ("old_str", "old_string", "search", "old", "old_text", "target_content", "oldtext")
-_NEW = ("new_str", "new_string", "replace", "new", "new_text", "replacement_text", "replacement", "newtext", "text")
+_OLD = ("old_str", "old_string", "search", "old", "old_text", "target_content", "oldtext", "to_replace")
+_NEW = (
+    *("new_str", "new_string", "replace", "new", "new_text", "replacement_text", "replacement", "newtext"),
+    *("new_content", "text"),
+)
 _CONTENT = ("file_text", "content", "contents", "text", "new_str", "code_edit")
+# Names of the arguments of OpenHands' functions that a cell calls, in their order.
+_CELL_ARGUMENTS = {
+    "open_file": ("path", "line_number"),
+    "create_file": ("path",),
+    "edit_file_by_replace": ("path", "to_replace", "new_content"),
+    "insert_content_at_line": ("path", "line_number", "content"),
+    "append_file": ("path", "content"),
+    "edit_file_by_line": ("path", "start_line", "end_line", "content"),
+    "search_dir": ("search_term", "path"),
+    "search_file": ("search_term", "path"),
+    "find_file": ("search_term", "path"),
+    "goto_line": ("line_number",),
+    "scroll_down": (),
+    "scroll_up": (),
+}
 # `edit 3:5` or a bare `edit`, the text up to a line `end_of_edit`.
 _END_OF_EDIT = re.compile(r"\Aedit(?:[ \t]+(\d{1,9}):(\d{1,9}))?[ \t]*\n(.*?)\n?end_of_edit\s*\Z", re.S)
 
@@ -217,8 +244,13 @@ def _by_name(name: str, given: dict[str, Any]) -> list[Effect]:
         return [Effect("think")]
     if name in _FINISH:
         return [Effect("finish")]
+    if name == "unparsed":
+        return [Effect("execute", "", f"{UNREAD}{short_hash(_text(given, 'text') or '')}")]
     if name in _PYTHON:
         code = _pick(given, ("code", "input", "text", "command")) or ""
+        cell = [effect for call in calls_in_code(code) for effect in _cell_call(*call)]
+        if cell:
+            return cell
         return [*python_effects(code), Effect("execute", "", "python", new=code)]
     if name in _TEST:
         return [Effect("test", path or "")]
@@ -227,6 +259,9 @@ def _by_name(name: str, given: dict[str, Any]) -> list[Effect]:
         return patch_effects(patch, shell=False) or [Effect("modify", path or "", "patch", new=patch)]
     if name in _EDIT or (path and _pick(given, _OLD) is not None):
         edits = given.get("edits")
+        diff = block_texts(_text(given, "diff") or _text(given, "diffs") or "")
+        if diff:
+            edits = [{"old_str": old, "new_str": new} for old, new in diff]
         pairs = edits if isinstance(edits, list) else [given]
         pairs = [{str(k).lower(): v for k, v in pair.items()} for pair in pairs if isinstance(pair, dict)]
         old, new = ("\n".join(_pick(pair, names) or "" for pair in pairs) for names in (_OLD, _NEW))
@@ -239,13 +274,36 @@ def _by_name(name: str, given: dict[str, Any]) -> list[Effect]:
         return [_view(path, _range(given))]
     if name in _WRITE and path is not None:
         return [Effect("create", path, "overwrite", new=_pick(given, _CONTENT) or "")]
-    if name in ("insert", "insert_lines", "append", "append_file", "append_to_file") and path is not None:
+    if name in _INSERT and path is not None:
         return [Effect("modify", path, "insert", new=_pick(given, (*_NEW, *_CONTENT)) or "")]
     if name in ("undo_edit", "undo") and path is not None:
         return [Effect("modify", path, "undo")]
     if name in ("delete_file", "delete", "remove_file") and path is not None:
         return [Effect("fileop", path, "delete")]
     return [Effect("execute", path or "", re.sub(r"[^\w-]", "_", name)[:40])]
+
+
+def _cell_call(name: str, given: list[object], named: dict[str, object]) -> list[Effect]:
+    """The effects of a function that a cell calls; none for one that nobody knows."""
+    if name not in _CELL_ARGUMENTS:
+        return []
+    arguments: dict[str, Any] = {
+        **dict(zip(_CELL_ARGUMENTS[name], given, strict=False)),
+        **{"path" if key in _PATHS else key: value for key, value in named.items()},
+    }
+    path = _pick(arguments, _PATHS)
+    if name == "open_file":
+        line = _number(arguments.get("line_number"))
+        return [Effect("view", path, "window", lines=None if line is None else (line, line))]
+    if name in ("goto_line", "scroll_down", "scroll_up"):
+        return [Effect("view", None, "window")]
+    if name == "create_file":
+        return [Effect("create", path, "open", new="")]
+    if name == "edit_file_by_line":
+        low, high = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
+        span = None if low is None or high is None else (low, high)
+        return [Effect("modify", path, "range", lines=span, new=_pick(arguments, _CONTENT) or "")]
+    return _by_name(name, arguments)
 
 
 def _pick(given: dict[str, Any], names: tuple[str, ...]) -> str | None:

@@ -8,20 +8,26 @@ from __future__ import annotations
 import posixpath
 import re
 
-from rtmc.signatures.edits import python_effects
 from rtmc.signatures.effects import Effect
 from rtmc.signatures.keys import word_set
+from rtmc.signatures.scripts import python_effects
 
 _RUNNERS = word_set("pytest py.test nosetests nose2 tox nox ctest trial unittest jest mocha vitest phpunit rspec")
 _INSTALLERS = word_set(
     "pip pip3 pip2 conda mamba apt apt-get yum dnf apk brew pipx easy_install poetry uv npm yarn pnpm"
 )
-_BUILDERS = word_set("make npm yarn pnpm cargo go mvn gradle gradlew dotnet just rake bazel")
+_BUILDERS = word_set(
+    "make npm yarn pnpm cargo go mvn gradle gradlew dotnet just rake bazel hatch pdm poetry rye uv pipenv invoke nx"
+)
+_RUN_BY = word_set("poetry uv pipenv pdm hatch rye")
+# What a project calls its own script that runs the tests, as in `hatch run test`.
+_TEST_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:unit)?-?(?:tests?|check|pytest|verify|cov)(?:[:.-]\w+)?")
 # Options of test runners whose value is the next word.
 _VALUED = word_set(
     "-k -m -p -c -n -o -W -e --tb --maxfail --rootdir --settings --parallel --timeout --durations --pattern -s -t"
 )
 _INTERPRETERS = re.compile(r"(?:python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
+_TEST_PROGRAM = re.compile(r"(?:run[_-]?)?tests?(?:\.sh)?")
 _TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|tests?|runtests|conftest)\.(?:py|js|ts|rb|go)")
 
 
@@ -54,8 +60,16 @@ def unwrapped(words: list[str]) -> list[str]:
             if not rest:
                 return words
             words = rest
-        elif name in ("poetry", "uv", "pipenv", "pdm", "hatch", "rye") and words[1:2] == ["run"]:
-            words = _past_options(words[2:], ("--with", "-p", "--python"))
+        elif name in _RUN_BY and words[1:2] == ["run"]:
+            rest = _past_options(words[2:], ("--with", "-p", "--python", "--extra", "--group"))
+            if rest and rest[0] != "pytest" and _TEST_SCRIPT.fullmatch(rest[0]):
+                return words
+            words = rest
+        elif name in ("docker", "podman", "docker-compose") and any(w in ("exec", "run") for w in words[1:3]):
+            rest = words[2:] if words[1] in ("exec", "run") else words[3:]
+            words = _past_options(rest, ("-w", "-u", "-e", "-v", "--workdir", "--user", "--env", "--volume", "--name"))[
+                1:
+            ]
         elif name in ("conda", "mamba", "micromamba") and words[1:2] == ["run"]:
             words = _past_options(words[2:], ("-n", "-p", "--name"))
         elif name == "coverage" and words[1:2] == ["run"]:
@@ -79,6 +93,9 @@ def program_effects(name: str, words: list[str], text: str | None) -> list[Effec
         return [_test(words[1:], module=name in ("trial", "unittest"))]
     if name in _INSTALLERS:
         verb = plain[0] if plain else ""
+        if name == "uv" and verb == "pip":
+            words = [w for w in words if w != "pip"]
+            verb = plain[1] if len(plain) > 1 else ""
         if (
             verb in ("install", "add", "sync", "i", "ci", "uninstall", "remove", "update", "upgrade")
             or name == "easy_install"
@@ -91,11 +108,27 @@ def program_effects(name: str, words: list[str], text: str | None) -> list[Effec
         return _script(words[0], words[1:])
     if _INTERPRETERS.fullmatch(name):
         return _interpreted(name, words, text)
-    if words[0].startswith("./") or "/" in words[0]:
+    if "/" in words[0]:
         return _script(words[0], words[1:])
     if "=" in words[0]:
         return [Effect("execute", "", "assign", aside=True, shell=True)]
     return [Effect("execute", "", re.sub(r"[^\w.+-]", "_", name)[:40], shell=True)]
+
+
+def source_of(words: list[str], fed: bool) -> str:
+    """What a traceback calls the program that a command runs: the script's path, "<string>" for `-c`, "<stdin>" for
+    what is `fed` to the interpreter; "" for any other command."""
+    name = words[0].rpartition("/")[2]
+    if not name.startswith(("python", "pypy")):
+        return words[0] if name.endswith(".py") else ""
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        if rest[0] in ("-c", "-m"):
+            return "<string>" if rest[0] == "-c" else ""
+        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    if rest and rest[0] != "-":
+        return rest[0]
+    return "<stdin>" if fed else ""
 
 
 def _interpreted(name: str, words: list[str], text: str | None) -> list[Effect]:
@@ -106,7 +139,7 @@ def _interpreted(name: str, words: list[str], text: str | None) -> list[Effect]:
         option = rest[0]
         if option == "-m" and len(rest) > 1:
             return _module(rest[1], rest[2:])
-        if option in ("-c", "-e") and len(rest) > 1:
+        if (option == "-c" or re.fullmatch(r"-[a-zA-Z0-9]*e", option)) and len(rest) > 1:
             return _code(name, rest[1], python)
         rest = rest[2:] if option in ("-W", "-X") else rest[1:]
     if rest and rest[0] != "-":
@@ -147,7 +180,7 @@ def _script(path: str, rest: list[str]) -> list[Effect]:
             found = _test(rest[1:] if rest[:1] == ["test"] else rest, module=True)
             return [found if found.path else Effect("test", path, shell=True)]
         return [Effect("execute", path, shell=True)]
-    if _TEST_FILE.fullmatch(name) or name in ("run_tests.sh", "runtests.sh", "test.sh"):
+    if _TEST_FILE.fullmatch(name) or _TEST_PROGRAM.fullmatch(name):
         return [Effect("test", path, shell=True)]
     return [Effect("execute", path, shell=True)]
 
@@ -196,7 +229,9 @@ def _built(name: str, plain: list[str]) -> list[Effect]:
     verb = plain[0] if plain else ""
     if verb in ("run", "exec") and len(plain) > 1:
         verb = plain[1]
-    if re.match(r"(?:unit)?-?(?:tests?|check|pytest|verify)\b", verb):
+    if re.match(r"(?:unit)?-?(?:tests?|check|pytest|verify)\b", verb) or (
+        name in _RUN_BY and _TEST_SCRIPT.fullmatch(verb)
+    ):
         return [Effect("test", "", shell=True)]
     if verb in ("install", "add", "get", "i", "ci"):
         return [Effect("install", "", shell=True)]

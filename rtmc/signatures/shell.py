@@ -27,6 +27,9 @@ _LONG_BYTES, _LONG_LINE = 16_000, 4_000
 # What is still read of a text that is no bash.
 _FIRST_BYTES = 2_000
 _MAX_PIPELINES = 500
+_MAX_ROUNDS = 50
+# A name as Windows has it, whose backslashes escape nothing.
+_DRIVE = re.compile(r"[A-Za-z]:\\\w")
 
 
 @dataclass(slots=True)
@@ -38,6 +41,11 @@ class Command:
     reads       path that standard input comes from, or None
     text        body of a heredoc or here-string, or None
     scope       number of the subshell the command stands in, 0 = the shell itself
+    hides       streams ("1", "2") whose text goes into a file and so not into the answer
+    join        what stands before the command: "&&" or "||", or ";" where nothing holds it back
+    leader      first command of the group (`{ ...; }`, the body of a condition) that the command stands in; it runs
+                only if that one does
+    negated     `!` stands before the command
     """
 
     words: list[str]
@@ -45,14 +53,19 @@ class Command:
     reads: str | None = None
     text: str | None = None
     scope: int = 0
+    hides: set[str] = field(default_factory=set)
+    join: str = ";"
+    leader: Command | None = None
+    negated: bool = False
 
 
 Pipeline = list[Command]
 
 
 def parse_shell(text: str) -> list[Pipeline]:
-    """The pipelines of a command line or script, in order; both sides of `&&` and `||`, and the bodies of loops and
-    conditions, are taken as run once.
+    """The pipelines of a command line or script, in order: both sides of `&&` and `||`, the bodies of conditions, the
+    bodies of loops once for each word that the loop spells. How the first command of each hangs on those before it is
+    told by its `join` and `leader`.
 
     Raises ImportError naming the extra to install where tree-sitter or its bash grammar is missing.
     """
@@ -127,14 +140,30 @@ class _Walk:
             yield from self._redirected(node, scope, depth)
         elif kind == "list":
             # `a && b && c` nests to the left, as deep as it is long.
-            parts: list[Node] = []
+            parts: list[tuple[str, Node]] = []
             while node.type == "list" and node.named_child_count:
-                parts += reversed(node.named_children[1:])
+                sign = next((c.type for c in node.children if c.type in ("&&", "||")), ";")
+                parts += [(sign, part) for part in reversed(node.named_children[1:])]
                 node = node.named_children[0]
-            for part in [node, *reversed(parts)]:
-                yield from self.pipelines(part, scope, depth + 1)
+            for sign, part in [(";", node), *reversed(parts)]:
+                yield from _joined(sign, self.pipelines(part, scope, depth + 1))
         elif kind == "variable_assignment":
             self._assign(node)
+        elif kind == "for_statement":
+            yield from self._loop(node, scope, depth)
+        elif kind == "if_statement":
+            sign = ";"
+            for child in node.children:
+                if child.type == "then":
+                    sign = "&&"
+                elif child.is_named:
+                    yield from _joined(sign, self.pipelines(child, scope, depth + 1))
+                    sign = ";"
+        elif kind == "negated_command":
+            for child in node.named_children:
+                for pipeline in self.pipelines(child, scope, depth + 1):
+                    pipeline[0].negated = True
+                    yield pipeline
         elif kind == "subshell":
             self._subshells += 1
             inner = self._subshells
@@ -143,6 +172,19 @@ class _Walk:
         elif kind not in ("function_definition", "comment", "test_command", "word", "heredoc_body"):
             for child in node.named_children:
                 yield from self.pipelines(child, scope, depth + 1)
+
+    def _loop(self, node: Node, scope: int, depth: int) -> Iterator[Pipeline]:
+        """`for f in a b; do ...`: the body, once for each word."""
+        name = node.child_by_field_name("variable")
+        body = node.child_by_field_name("body")
+        if name is None or body is None:
+            return
+        values = node.children_by_field_name("value")[:_MAX_ROUNDS]
+        for value in values:
+            self._variables[self._text(name)] = self._word(value, 0)
+            yield from self.pipelines(body, scope, depth + 1)
+        if not values:
+            yield from self.pipelines(body, scope, depth + 1)
 
     def _pipeline(self, node: Node, scope: int, depth: int) -> Iterator[Pipeline]:
         joined: Pipeline = []
@@ -184,8 +226,13 @@ class _Walk:
         """The heredoc's body for `command`; what the grammar hangs under it (`<<EOF && next`, `<<EOF | next`,
         `<<EOF > file`) is put where it belongs."""
         following: list[Pipeline] = []
-        for child in node.named_children:
-            if child.type == "heredoc_body":
+        sign = ";"
+        for child in node.children:
+            if child.type in ("&&", "||"):
+                sign = child.type
+            elif not child.is_named:
+                continue
+            elif child.type == "heredoc_body":
                 command.text = self._body(child)
             elif child.type == "file_redirect":
                 self._file_redirect(child, command)
@@ -197,7 +244,7 @@ class _Walk:
             elif child.type in ("word", "string", "raw_string", "concatenation", "number"):
                 command.words.append(self._word(child, depth))
             else:
-                following += self.pipelines(child, scope, depth + 1)
+                following += _joined(sign, self.pipelines(child, scope, depth + 1))
         if command.text is None:
             command.text = ""
         yield from following
@@ -217,6 +264,10 @@ class _Walk:
         if not targets:
             return
         path = self._word(targets[0], 0)
+        if operator in (">&", "&>", "&>>") and path in ("1", "2") and descriptor != path:
+            command.hides |= {descriptor or "1"} if path in command.hides else set()
+        elif not operator.startswith("<"):
+            command.hides |= {"1", "2"} if operator.startswith("&") else {descriptor or "1"}
         # The grammar gives arguments that follow a redirect to the redirect.
         command.words += [self._word(c, 0) for c in targets[1:]]
         if operator.startswith("<"):
@@ -261,8 +312,23 @@ class _Walk:
         if kind in ("simple_expansion", "expansion"):
             written = self._text(node)
             return self._variables.get(written.strip("${}"), written)
+        if kind == "command_substitution":
+            return self._listed(node, depth)
         text = self._text(node)
-        return re.sub(r"\\(.)", r"\1", text, flags=re.S) if kind == "word" and "\\" in text else text
+        if kind != "word" or "\\" not in text or _DRIVE.match(text):
+            return text
+        return re.sub(r"\\(.)", r"\1", text, flags=re.S)
+
+    def _listed(self, node: Node, depth: int) -> str:
+        """`$(grep -rl x src)`, `$(git ls-files)`, `$(find src ...)` as the place they look in; else as written."""
+        inner = next((c for c in node.named_children if c.type == "command"), None)
+        words = [] if inner is None else [self._word(c, depth + 1) for c in inner.named_children]
+        plain = [w for w in words[1:] if not w.startswith("-")]
+        if words[:1] in (["grep"], ["rg"], ["egrep"]) and any(re.match(r"-\w*l|--files", w) for w in words):
+            return plain[1] if len(plain) > 1 else "."
+        if words[:1] == ["find"]:
+            return plain[0] if plain and words[1] == plain[0] else "."
+        return "." if words[:2] == ["git", "ls-files"] else self._text(node)
 
     def _string(self, node: Node, depth: int) -> str:
         # White space between the parts of a string belongs to no node, so the text is cut by the expansions.
@@ -274,6 +340,18 @@ class _Walk:
                 at = child.end_byte
         parts.append(_unescape(self._source[at:end].decode("utf-8", "replace")))
         return "".join(parts)
+
+
+def _joined(sign: str, pipelines: Iterator[Pipeline]) -> Iterator[Pipeline]:
+    """The pipelines of what stands after `&&`, `||` or `then`: the first hangs on what was before, others on it."""
+    leader: Command | None = None
+    for pipeline in pipelines:
+        if sign != ";" and leader is None:
+            pipeline[0].join = sign
+        elif sign != ";" and pipeline[0].join == ";" and pipeline[0].leader is None:
+            pipeline[0].leader = leader
+        leader = leader or pipeline[0]
+        yield pipeline
 
 
 def _unescape(text: str) -> str:

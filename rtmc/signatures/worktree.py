@@ -19,10 +19,13 @@ _MAX_KEY = 6000
 
 @dataclass(slots=True)
 class _File:
-    """seen = codes of what was looked at; done = codes of what was changed, in order."""
+    """seen = codes of what was looked at; done = codes of what was changed, in order; staged, committed = what `done`
+    was when git's index, and git's history, took it in (None = they did not)."""
 
     seen: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
+    staged: list[str] | None = None
+    committed: list[str] | None = None
 
     def codes(self) -> str:
         return ",".join(sorted({*self.seen, *self.done}))
@@ -79,14 +82,38 @@ class Worktree:
         self._file(target).done = ["C", *done]
         self._render(target)
 
-    def reverted(self, name: str) -> None:
-        """Changes of tracked files are taken back ("." = of all); files that the rollout made are not tracked."""
-        for other, file in self._files.items():
-            inside = name == "." or other == name or other.startswith(name + "/")
-            if inside and file.done and "C" not in file.done:
+    def reverted(self, name: str, whence: str = "index") -> None:
+        """Changes of tracked files are taken back ("." = of all), to what the index holds, to the last commit ("HEAD",
+        "stash") or to before the commits ("back"); files that the rollout made and did not add are not tracked."""
+        for other, file in self._below(name):
+            tracked = file.staged is not None or file.committed is not None
+            if not file.done or ("C" in file.done and not tracked):
+                continue
+            if whence == "stash":
                 self._aside[other] = file.done
-                file.done = []
-                self._render(other)
+            kept = {"index": file.staged or file.committed, "back": None}.get(whence, file.committed)
+            file.done = list(kept or [])
+            file.staged = None if whence != "index" else file.staged
+            self._render(other)
+
+    def staged(self, name: str, back: bool = False) -> None:
+        """`git add`: the index holds the file as it is ("." = all files); `back`: no longer."""
+        for _, file in self._below(name):
+            file.staged = None if back or not file.done else list(file.done)
+
+    def committed(self, everything: bool) -> None:
+        """`git commit`: what the index holds, or `everything` that is tracked, is in the history."""
+        for file in self._files.values():
+            tracked = file.staged is not None or file.committed is not None or "C" not in file.done
+            if everything and tracked:
+                file.staged = list(file.done)
+            if file.staged is not None:
+                file.committed = file.staged
+
+    def _below(self, name: str) -> list[tuple[str, _File]]:
+        """The file of that name and those in the folder of that name; "." = all."""
+        inside = name + "/"
+        return [(k, file) for k, file in self._files.items() if name in (".", k) or k.startswith(inside)]
 
     def restored(self) -> None:
         """What was reverted last is there again (`git stash pop`)."""

@@ -1,0 +1,120 @@
+"""Calls in the syntax of each tool, and what cannot be read as one."""
+
+import pytest
+
+from rtmc import Step
+from rtmc.signatures.swe import SweSignature
+from tests.swe_replays import call
+
+DIFF = "<<<<<<< SEARCH\nold\n=======\nnew\n>>>>>>> REPLACE"
+ROO = DIFF.replace("old", ":start_line:1\n-------\nold")
+EDITED = "modify:replace:95bb@src/a.py"  # echo -n oldnew | md5sum
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        # Cline and Roo
+        (
+            "<write_to_file>\n<path>src/a.py</path>\n<content>\nx = '</b>'\n</content>\n</write_to_file>",
+            "create:7b7d@src/a.py",
+        ),  # printf "x = '</b>'" | md5sum
+        (f"Now.\n<replace_in_file>\n<path>src/a.py</path>\n<diff>\n{DIFF}\n</diff>\n</replace_in_file>", EDITED),
+        (
+            f"<apply_diff>\n<path>src/a.py</path>\n<diff>\n{ROO}\n</diff>\n</apply_diff>",
+            EDITED,
+        ),
+        ("I look.\n<read_file>\n<path>src/a.py</path>\n</read_file>", "view:full@src/a.py"),
+        (
+            "<execute_command>\n<command>pytest t.py</command>\n<approval>false</approval>\n</execute_command>",
+            "test@t.py",
+        ),
+        ("<search_files>\n<path>src</path>\n<regex>x</regex>\n</search_files>", "search@src"),
+        ("<attempt_completion>\n<result>done</result>\n</attempt_completion>", "finish"),
+        ("Use the <path> tag.", "think"),
+        # OpenHands
+        ("<execute_ipython>\nopen_file('/workspace/p/src/a.py', 210)\n</execute_ipython>", "view:partial[2]@src/a.py"),
+        (
+            "<execute_ipython>\nedit_file_by_replace('src/a.py', 'old', new_content='new')\n</execute_ipython>",
+            EDITED,
+        ),
+        ("<execute_ipython>\ncreate_file('src/a.py')\n</execute_ipython>", "create@src/a.py"),
+        ("<execute_ipython>\nprint(1)\n</execute_ipython>", "execute:python@."),
+    ],
+)
+def test_tools_in_text(text, key):
+    assert SweSignature().action(Step("", text)) == key
+
+
+@pytest.mark.parametrize("diff", [DIFF, "------- SEARCH\nold\n=======\nnew\n+++++++ REPLACE"])
+def test_search_and_replace_blocks_in_a_call(diff):
+    assert SweSignature().action(Step("", "", tool_calls=call("replace_in_file", path="src/a.py", diff=diff))) == EDITED
+
+
+def test_arguments_that_were_cut_off_are_kept_as_their_text():
+    def key(arguments):
+        step = Step("", "", answer="error", tool_calls=[{"function": {"name": "bash", "arguments": arguments}}])
+        return SweSignature().action(step)
+
+    cut, other = key('{"command": "ls'), key('{"command": "rm')
+    assert cut != other
+    assert cut.startswith("execute:text-")
+    assert cut.endswith("@.")  # whether it ran is not known
+    assert cut == key('{"command": "ls')
+    assert key("ls src") == "search@src"  # no JSON at all: the command itself
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("conda install -y -c conda-forge numpy", "install@numpy"),
+        ("conda activate testbed", "execute:conda@."),
+        ("uv pip install x", "install@x"),
+        ("bin/test", "test@bin/test"),
+        ("python bin/test tests", "test@bin/test"),
+        ("test -f a.py", "execute:test@."),
+        ("hatch run test", "test@."),
+        ("poetry run pytest tests", "test@tests"),
+        ("docker exec c pytest tests", "test@tests"),
+        ("docker exec -it -w /testbed c bash -lc 'pytest tests'", "test@tests"),
+        ("docker compose exec web python a.py", "execute@a.py"),
+        ("ed -s f.py <<'E'\n1d\nwq\nE", "modify:replace@f.py"),
+        ("ed -s f.py <<'E'\n1p\nq\nE", "execute:ed@."),
+        ("ex -sc '1d|x' f.py", "modify:replace@f.py"),
+        ("vim -c '%s/a/b/' -c wq f.py", "modify:replace@f.py"),
+        ("ruby -i -pe 'gsub(1, 2)' f.py", "modify:replace@f.py"),
+        ("perl -ne 'print if /x/' f.py", "execute:perl@."),
+        ("perl -Mstrict -e 'print 1'", "execute:perl@."),
+        ("dd of=f.py if=g", "create@f.py"),
+        ("install -m 755 a.sh b.sh", "fileop:copy@a.sh"),
+        ("cp -t dir a.sh", "fileop:copy@a.sh"),
+        ('for f in a.py b.py; do sed -i s/x/y/ "$f"; done', "modify:replace@a.py"),
+        ("for f in $(grep -rl foo src); do sed -i s/x/y/ $f; done", "modify:replace@src"),
+        ("while read f; do sed -i s/x/y/ $f; done < list", "modify:replace@."),
+        ("grep -rl foo src | xargs sed -i 's/x/y/'", "modify:replace@src"),
+        ("find src -name '*.py' -print0 | xargs -0 -I{} sed -i 's/x/y/' {}", "modify:replace@src"),
+        ("git ls-files | xargs grep -l foo", "search@."),
+        ("xargs rm < list", "fileop:delete@."),
+        ("echo a.py | xargs cat", "view:full@a.py"),
+        ("sed -n '5,+100p' a.py", "view:partial[0-1]@a.py"),
+        ("awk 'NR==120,NR==230' a.py", "view:partial[1-2]@a.py"),
+        ("sed -n '/a/,/b/p' a.py", "view:partial@a.py"),
+        ("tree -L 2", "search@."),
+        ("rg --files src", "search@src"),
+    ],
+)
+def test_commands(line, key):
+    assert SweSignature(hash_chars=0).action(Step("", "", tool_calls=call("bash", command=line))) == key
+
+
+def test_every_file_of_a_loop_is_changed():
+    from tests.test_signatures_swe import NONE, of
+
+    states, _ = of(('for f in a.py b.py; do sed -i s/x/y/ "$f"; done', ""), hash_chars=0)
+    assert states[-1] == f"a.py:M|b.py:M|{NONE}"
+
+
+def test_lines_that_a_pattern_chose_are_told_by_their_numbers():
+    from tests.test_signatures_swe import of
+
+    assert of(("cat -n a.py | sed -n '/a/,/b/p'", "   210\tx\n   211\ty"))[1] == ["view:partial[2]@a.py"]
