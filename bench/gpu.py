@@ -7,18 +7,18 @@ The parts, each within its own time, one that fails printing its traceback while
     broadcast  GB/s of the token broadcast at 1 GB of output, beside the card's own copy
     loss       GB/s of the policy loss, forward and with its gradient, beside the same; how many launches
     logprob    token_logprobs and the policy loss beside whole logits (and Liger, where installed): time, peak memory
-    compile    every op beside torch.compile of its reference, where that compiles
+    compile    every op beside torch.compile of its reference; where that does not compile, of the plain-torch peer of
+               bench/ops; and where neither does, beside that peer as it is
     step       a training step in bfloat16 against the same in float64
 
+Where the project has set a figure to reach, the line has it as ``target``, and whether it is met as ``reached``.
 One JSON line a result goes to $OUT/gpu.jsonl, or to bench/results.jsonl. Exit status: 0, 1 where a part failed, 2
 without CUDA. ``--device cpu --quick`` walks the same road at small sizes, for its test; launches are not counted there.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -32,6 +32,7 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 import measure  # noqa: E402  (found through the line above)
 import torch  # noqa: E402
+from deadline import limit  # noqa: E402
 
 Lines = Iterator[dict[str, Any]]
 
@@ -47,25 +48,6 @@ class Place(NamedTuple):
     @property
     def rounds(self) -> int:
         return 3 if self.quick else 11
-
-
-@contextlib.contextmanager
-def limit(seconds: float) -> Iterator[None]:
-    """TimeoutError after ``seconds``; may stand inside another limit."""
-
-    def ring(*_: Any) -> None:
-        raise TimeoutError(f"took more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    began = time.monotonic()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.01))
 
 
 def launches(place: Place, work: Callable[[], Any]) -> dict[str, Any]:
@@ -149,7 +131,9 @@ def rtmc(place: Place) -> Lines:
     def work() -> Any:
         return rollout_tree_advantages(*arguments, gamma=0.99, prior_visits=2.0, prior="success_rate")
 
-    yield {"case": f"RTMC, {groups} groups x 8 x 50", **launches(place, work)}
+    counted = launches(place, work)
+    reached = len(counted["of_ours"]) == 1 if place.cuda else None
+    yield {"case": f"RTMC, {groups} groups x 8 x 50", **counted, "target": "one launch of ours", "reached": reached}
     yield from timed(place, f"RTMC, {groups} groups x 8 x 50", {"rollout_tree_advantages": work})
 
 
@@ -159,12 +143,15 @@ def copy_of(place: Place, numbers: int) -> tuple[Callable[[], Any], int]:
     return lambda: target.copy_(source), numbers * 8
 
 
-def beside_copy(place: Place, name: str, work: Callable[[], Any], moved: int) -> Lines:
+def beside_copy(place: Place, name: str, work: Callable[[], Any], moved: int, target: float) -> Lines:
+    """``target``: the share of the copy's bandwidth that is to be reached, of large tensors on a GPU."""
     copy, copied = copy_of(place, 2**16 if place.quick else 2**28)
     (theirs,) = timed(place, "copy of 1 GB" if not place.quick else "copy", {"torch copy_": copy}, copied)
     (ours,) = timed(place, name, {"ours": work}, moved)
     yield theirs
-    yield {**ours, "of_copy_bandwidth": ours["gb_per_s"] / theirs["gb_per_s"]}
+    share = ours["gb_per_s"] / theirs["gb_per_s"]
+    reached = share >= target if place.cuda and not place.quick else None
+    yield {**ours, "of_copy_bandwidth": share, "target": target, "reached": reached}
 
 
 def broadcast(place: Place) -> Lines:
@@ -175,7 +162,8 @@ def broadcast(place: Place) -> Lines:
     values = torch.randn(tokens // 64, device=place.device)
     assert torch.equal(broadcast_to_tokens(values, step), values.repeat_interleave(64))
     moved = tokens * 12 + values.numel() * 4
-    yield from beside_copy(place, f"broadcast, {tokens:,} tokens", lambda: broadcast_to_tokens(values, step), moved)
+    name = f"broadcast, {tokens:,} tokens"
+    yield from beside_copy(place, name, lambda: broadcast_to_tokens(values, step), moved, target=0.8)
 
 
 def loss(place: Place) -> Lines:
@@ -198,8 +186,8 @@ def loss(place: Place) -> Lines:
     yield {"case": "policy loss, forward", **launches(place, forward)}
     yield {"case": "policy loss and its gradient", **launches(place, both)}
     # Read: two log-probabilities and two ids; written: the gradient. The backward pass reads and writes it once more.
-    yield from beside_copy(place, f"policy loss, {tokens:,} tokens, forward", forward, tokens * 28)
-    yield from beside_copy(place, f"policy loss, {tokens:,} tokens, with its gradient", both, tokens * 36)
+    yield from beside_copy(place, f"policy loss, {tokens:,} tokens, forward", forward, tokens * 28, target=0.7)
+    yield from beside_copy(place, f"policy loss, {tokens:,} tokens, with its gradient", both, tokens * 36, target=0.7)
 
 
 def logprob(place: Place) -> Lines:
@@ -277,15 +265,19 @@ def compile_references(place: Place) -> Lines:
             return func(*args, **(kwargs or {}))
 
     calls: dict[str, tuple[Any, ...]] = {}
-    for stem in ["broadcast"] if place.quick else bench_kernels.OPS:
+    found: dict[str, measure.Case] = {}  # the case of bench/ops in which an op was called
+    for stem in ["broadcast", "returns"] if place.quick else bench_kernels.OPS:
         try:
             with limit(20):
                 case = next(bench_kernels.module_of(stem).cases(True, place.device))
+                before = set(calls)
                 with Recorder():
                     next(iter(case.candidates.values()))()
+                found |= dict.fromkeys(set(calls) - before, case)
         except Exception as error:
             yield {"case": stem, "skipped": f"no inputs: {type(error).__name__}: {error}"[:500]}
     ops = registered_ops()
+    told: set[str] = set()  # cases whose peers have been timed
     for name in sorted(calls):
         args = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in calls[name])
         label = f"{name} beside torch.compile of its reference"
@@ -296,7 +288,11 @@ def compile_references(place: Place) -> Lines:
                 fast = torch.compile(ops[name].reference, fullgraph=True)
                 fast(*args)
         except Exception as error:  # a reference may loop over numbers it has to see
-            yield {"case": label, "skipped": f"does not compile: {type(error).__name__}: {str(error)[:300]}"}
+            why = f"does not compile: {type(error).__name__}: {str(error)[:300]}"
+            yield {"case": label, "instead": found[name].name, "why": why}
+            if found[name].name not in told:
+                told.add(found[name].name)
+                yield from beside_peer(place, found[name])
             continue
         with torch.no_grad():
             overload = ops[name].overload
@@ -305,6 +301,24 @@ def compile_references(place: Place) -> Lines:
                 "torch.compile of the reference": lambda fast=fast, args=args: fast(*args),
             }
             yield from timed(place, label, candidates)
+
+
+def beside_peer(place: Place, case: measure.Case) -> Lines:
+    """Ours beside torch.compile of the case's peer in plain torch, or beside the peer itself where that fails."""
+    (ours, work), *others = case.candidates.items()
+    plain = [(name, peer) for name, peer in others if "torch" in name and "compile" not in name]
+    if not plain:
+        raise AssertionError(f"{case.name}: no candidate in plain torch among {list(case.candidates)}")
+    name, peer = plain[0]
+    try:
+        with limit(20):
+            torch._dynamo.reset()
+            fast, label = torch.compile(peer), f"torch.compile of {name}"
+            fast()
+    except Exception as error:
+        yield {"case": case.name, "candidate": name, "why": f"not compiled: {type(error).__name__}: {str(error)[:300]}"}
+        fast, label = peer, name
+    yield from measure.measure(case._replace(candidates={ours: work, label: fast}, memory=False), place.rounds)
 
 
 def step(place: Place) -> Lines:

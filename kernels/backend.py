@@ -25,11 +25,13 @@ Not here: arithmetic. Kernels import nothing of the other rooms.
 import functools
 import importlib.util
 import os
+import struct
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 try:
@@ -59,20 +61,26 @@ __all__ = [
     "HAS_TRITON",
     "as_numpy",
     "backend_for",
+    "bits_of",
     "cdiv",
+    "check_integers",
+    "check_number",
     "check_offsets",
     "check_range",
     "check_tensor",
+    "choose",
     "jit",
     "launch",
     "lazy_njit",
     "next_power_of_2",
+    "number_of",
     "register_op",
     "registered_ops",
     "tl",
 ]
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INT_DTYPES = (torch.int64, torch.int32)
 _ENV = "RTMC_BACKEND"
 _NAMESPACE = "rtmc"
 
@@ -119,6 +127,17 @@ def launch(kernel: Any, grid: Sequence[int], *args: Any, num_warps: int = 4, **c
             kernel[tuple(grid)](*args, num_warps=num_warps, enable_fp_fusion=False, **constexprs)
     else:
         kernel[tuple(grid)](*args, num_warps=num_warps, enable_fp_fusion=False, **constexprs)
+
+
+@jit
+def number_of(bits):
+    """float64 from its bits: a Python float would reach the kernel as float32, a tensor would be one launch more."""
+    return tl.cast(bits, tl.int64).to(tl.float64, bitcast=True)
+
+
+def bits_of(number: float) -> int:
+    """The int64 that ``number_of`` turns back into ``number``."""
+    return struct.unpack("<q", struct.pack("<d", number))[0]
 
 
 def cdiv(a: int, b: int) -> int:
@@ -221,17 +240,24 @@ def requested_backend() -> str | None:
     return value
 
 
-def backend_for(device_type: str) -> str:
+@functools.cache
+def _has_numba() -> bool:
+    """Looked for once: the search through sys.path takes longer than a small op."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def backend_for(device_type: str, needs_numba: bool = True) -> str:
     """The code that ops on ``device_type`` ("cpu" or "cuda") run now: "numba", "triton" or "reference".
 
-    Raises RuntimeError when what is asked for cannot run here (Triton absent; Triton on CPU tensors without
-    the interpreter; numba absent). Reads the environment at each call, so a test can switch it.
+    ``needs_numba``: whether the CPU code of the op at hand is numba's, not torch's. Raises RuntimeError when what is
+    asked for cannot run here (Triton absent; Triton on CPU tensors without the interpreter; numba absent and needed).
+    Reads the environment at each call, so a test can switch it.
     """
     request = requested_backend()
     if request == "reference":
         return "reference"
     if request is None and device_type == "cpu":
-        if importlib.util.find_spec("numba") is None:
+        if needs_numba and not _has_numba():
             raise RuntimeError(f"ops on CPU tensors need numba: pip install numba, or set {_ENV}=reference")
         return "numba"
     if not HAS_TRITON:
@@ -264,6 +290,7 @@ def register_op(
     fake: Callable[..., Any],
     backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., Any] | None = None,
+    needs_numba: bool = True,
 ) -> Callable[..., Any]:
     """Register ``torch.ops.rtmc.<name>`` and return it as a callable.
 
@@ -281,6 +308,8 @@ def register_op(
         public Python function in front of the op, so that they hold for every backend and while tracing.
     backward, setup_context
         As ``torch.library.register_autograd``; without them a backward pass through the op raises.
+    needs_numba
+        False where ``numba`` calls torch alone, so that the op runs where numba is not installed.
     """
     implementations = {"reference": reference, "triton": triton, "numba": numba}
 
@@ -290,7 +319,7 @@ def register_op(
         return args + tuple(argument.default_value for argument in missing)
 
     def run_on_cpu(*args: Any) -> Any:
-        return implementations[backend_for("cpu")](*whole(args))
+        return implementations[backend_for("cpu", needs_numba)](*whole(args))
 
     def run_on_cuda(*args: Any) -> Any:
         return implementations[backend_for("cuda")](*whole(args))
@@ -329,11 +358,15 @@ def check_tensor(
     """Refuse ``tensor`` unless dtype, shape and device are as wanted.
 
     ``shape`` holds integers (that size) and strings (any size, the letter of the docs): ``("R+1",)``,
-    ``(n, "H")``. ``device``: the device of the op's first tensor. Raises TypeError (no tensor) or ValueError.
+    ``(n, "H")``. ``device``: the device of the op's first tensor. Raises TypeError (no tensor) or ValueError; a sparse
+    tensor, which has no strides, is refused as such.
     """
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"`{name}`: got {type(tensor).__name__}; wanted a torch.Tensor")
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise ValueError(f"`{name}`: got a tensor of layout {layout}; wanted a dense one (`.to_dense()` makes it)")
     fits = tensor.dtype in allowed
     if shape is not None:
         fits &= tensor.dim() == len(shape) and all(
@@ -351,20 +384,50 @@ def check_tensor(
         raise ValueError(f"`{name}`: got {came} on {tensor.device}; wanted {wanted}")
 
 
+def check_integers(
+    name: str, tensor: torch.Tensor, *, shape: Sequence[int | str] | None = None, device: torch.device | None = None
+) -> torch.Tensor:
+    """``tensor`` (ids, offsets, rows) as int64: int64 itself, or int32, widened. Raises as ``check_tensor``."""
+    check_tensor(name, tensor, dtypes=_INT_DTYPES, shape=shape, device=device)
+    return tensor.long()
+
+
+def choose(name: str, value: object, words: Iterable[str]) -> None:
+    """Refuse a ``value`` (of any kind, hashable or not) that is not among ``words``. Raises ValueError."""
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"`{name}`: got {value!r}; wanted one of {', '.join(map(repr, words))}")
+
+
+def check_number(name: str, value: float) -> float:
+    """``float(value)`` of a number of Python's or numpy's.
+
+    Raises TypeError for anything else, ValueError for an integer past float64.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"`{name}`: got {value!r} ({type(value).__name__}); wanted a number")
+    try:
+        return float(value)
+    except OverflowError:
+        bits = int(value).bit_length()
+        raise ValueError(f"`{name}`: got an integer of {bits} bits; wanted a number that float64 can hold") from None
+
+
 def check_range(
     name: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
 ) -> float:
-    """``float(value)`` if it lies between ``low`` and ``high``; else ValueError (NaN never lies there)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}`: got {value!r} ({type(value).__name__}); wanted a number")
-    if not ((value > low if low_open else value >= low) and (value < high if high_open else value <= high)):
+    """``float(value)`` if it lies between ``low`` and ``high``; else ValueError (NaN never lies there).
+
+    TypeError where it is no number of Python's or numpy's.
+    """
+    number = check_number(name, value)
+    if not ((number > low if low_open else number >= low) and (number < high if high_open else number <= high)):
         left, right = "(" if low_open else "[", ")" if high_open else "]"
         raise ValueError(f"`{name}`: got {value!r}; wanted a number in {left}{low}, {high}{right}")
-    return float(value)
+    return number
 
 
-def check_offsets(name: str, offsets: torch.Tensor, total: int) -> None:
-    """Refuse offsets that do not start at 0, decrease, or do not end at ``total``.
+def check_offsets(name: str, offsets: torch.Tensor, total: int, what: str = "row") -> None:
+    """Refuse offsets that do not start at 0, decrease, or do not end at ``total``, the number of ``what``s.
 
     Reads the values: on CUDA that waits for the device once. A wrong offset would make a kernel read outside
     its tensor, so the wait is worth it. Call it from the implementations, never from the fake.
@@ -374,4 +437,6 @@ def check_offsets(name: str, offsets: torch.Tensor, total: int) -> None:
     ).tolist()
     if first != 0 or last != total or decreasing:
         fault = "they decrease" if decreasing else f"they run from {first} to {last}"
-        raise ValueError(f"`{name}`: {fault}; wanted non-decreasing row numbers from 0 to {total} (the number of rows)")
+        raise ValueError(
+            f"`{name}`: {fault}; wanted non-decreasing {what} numbers from 0 to {total} (the number of {what}s)"
+        )

@@ -10,12 +10,15 @@ has the same bits in every run on one device.
 Not here: weights and losses (policy_loss.py); statistics of steps (segments.py).
 """
 
+import numpy as np
 import torch
 
 from rtmc.kernels.backend import (
     FLOAT_DTYPES,
     as_numpy,
     cdiv,
+    check_integers,
+    check_number,
     check_tensor,
     jit,
     launch,
@@ -27,12 +30,11 @@ from rtmc.kernels.backend import (
 __all__ = ["broadcast_to_tokens", "check_rows", "sum_over_tokens"]
 
 _BLOCK = 2048  # of bfloat16 too a thread then writes 128 bits, on AMD as well
-_INT_DTYPES = (torch.int64, torch.int32)
-_MASK_DTYPES = (torch.bool, torch.uint8, *_INT_DTYPES, *FLOAT_DTYPES)
+_MASK_DTYPES = (torch.bool, torch.uint8, torch.int64, torch.int32, *FLOAT_DTYPES)
 
 
-def check_rows(name: str, ids: torch.Tensor, rows: int, what: str) -> None:
-    """Refuse row numbers outside [-1, rows).
+def check_rows(name: str, ids: torch.Tensor, rows: int | None, what: str) -> None:
+    """Refuse row numbers outside [-1, rows), or below -1 where ``rows`` is None. ``what`` they are is for the message.
 
     CPU alone: on CUDA the kernels turn such a token into NaN instead, because looking at the values would
     make the host wait for the device in every call.
@@ -40,9 +42,9 @@ def check_rows(name: str, ids: torch.Tensor, rows: int, what: str) -> None:
     if ids.device.type != "cpu" or ids.numel() == 0:
         return
     low, high = (int(v) for v in ids.aminmax())
-    if low < -1 or high >= rows:
-        wrong = low if low < -1 else high
-        raise ValueError(f"`{name}`: got {wrong}; wanted -1 (none) or a row of the {rows} {what}")
+    if low < -1 or (rows is not None and high >= rows):
+        wanted = what if rows is None else f"a row of the {rows} {what}"
+        raise ValueError(f"`{name}`: got {low if low < -1 else high}; wanted -1 (none) or {wanted}")
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -51,12 +53,17 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def _filler(fill: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """(1,) on the device: ``fill`` by torch's cast, in every backend the same."""
+    return torch.full((1,), fill, dtype=torch.float64, device=device).to(dtype)
+
+
 # --- reference ----------------------------------------------------------------------------------------------
 
 
 def _broadcast_to_tokens_reference(values: torch.Tensor, step_of_token: torch.Tensor, fill: float) -> torch.Tensor:
     check_rows("step_of_token", step_of_token, values.shape[0], "steps")
-    out = torch.full(step_of_token.shape, fill, dtype=values.dtype, device=values.device)
+    out = _filler(fill, values.dtype, values.device).repeat(step_of_token.shape)
     has_step = step_of_token >= 0
     out[has_step] = values[step_of_token[has_step]]
     return out
@@ -108,15 +115,13 @@ def _broadcast_to_tokens_triton(values: torch.Tensor, step_of_token: torch.Tenso
     check_rows("step_of_token", step_of_token, values.shape[0], "steps")
     steps_T = step_of_token.contiguous()
     out = torch.empty(step_of_token.shape, dtype=values.dtype, device=values.device)
-    # As a tensor: a scalar argument of a kernel would be rounded to float32.
-    filler = torch.full((1,), fill, dtype=values.dtype, device=values.device)
     tokens = out.numel()
     launch(
         _broadcast_to_tokens_kernel,
         (cdiv(tokens, _BLOCK),),
         values.contiguous(),
         steps_T,
-        filler,
+        _filler(fill, values.dtype, values.device),  # as a tensor: a scalar argument would be rounded to float32
         out,
         tokens,
         values.shape[0],
@@ -158,6 +163,7 @@ def _broadcast_to_tokens_cpu(values: torch.Tensor, step_of_token: torch.Tensor, 
     check_rows("step_of_token", step_of_token, values.shape[0], "steps")
     wide = _wide(values.dtype)
     out = torch.empty(step_of_token.shape, dtype=wide)
+    fill = _filler(fill, values.dtype, values.device).item()
     _broadcast_to_tokens_numba(as_numpy(values, wide), as_numpy(step_of_token).reshape(-1), fill, out.view(-1).numpy())
     return out.to(values.dtype)
 
@@ -216,10 +222,11 @@ _sum_over_tokens_op = register_op(
 )
 
 
-def _check_step_of_token(step_of_token: torch.Tensor, device: torch.device) -> None:
-    check_tensor("step_of_token", step_of_token, dtypes=_INT_DTYPES, device=device)
+def _checked_steps(step_of_token: torch.Tensor, device: torch.device) -> torch.Tensor:
+    step_of_token = check_integers("step_of_token", step_of_token, device=device)
     if step_of_token.dim() not in (1, 2):
         raise ValueError(f"`step_of_token`: got shape {tuple(step_of_token.shape)}; wanted (T,) or (B, T)")
+    return step_of_token
 
 
 def broadcast_to_tokens(
@@ -238,7 +245,8 @@ def broadcast_to_tokens(
     step_of_token : (T,) packed or (B, T) padded, int64 (or int32, which is widened), any strides
         Row of each token's step; -1 for a token of no step (prompt, tool output, padding).
     fill : float
-        What a token of no step receives; it may be NaN.
+        What a token of no step receives, rounded to the result's dtype; it may be NaN or infinite. A finite one that
+        the dtype can hold only as infinity is refused.
     mask : the shape of ``step_of_token``, bool, integer or floating, optional
         0 = the token counts as one of no step; its step is not looked at. Not differentiable.
     dtype : float16, bfloat16, float32 or float64, optional
@@ -256,10 +264,8 @@ def broadcast_to_tokens(
         becomes NaN.
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("S",))
-    _check_step_of_token(step_of_token, values.device)
-    if isinstance(fill, bool) or not isinstance(fill, int | float):
-        raise TypeError(f"`fill`: got {type(fill).__name__}; wanted a number")
-    step_of_token = step_of_token.long()
+    step_of_token = _checked_steps(step_of_token, values.device)
+    fill = check_number("fill", fill)
     if mask is not None:
         shape = tuple(step_of_token.shape)
         check_tensor("mask", mask, dtypes=_MASK_DTYPES, shape=shape, device=values.device)
@@ -269,7 +275,11 @@ def broadcast_to_tokens(
             wanted = ", ".join(str(d).removeprefix("torch.") for d in FLOAT_DTYPES)
             raise ValueError(f"`dtype`: got {dtype!r}; wanted one of {wanted}")
         values = values.to(dtype)
-    return _broadcast_to_tokens_op(values, step_of_token, float(fill))
+    most = torch.finfo(values.dtype).max
+    if most < abs(fill) < float("inf"):
+        kind = str(values.dtype).removeprefix("torch.")
+        raise ValueError(f"`fill`: got {fill!r}; wanted inf, -inf, nan or a number of size {most:g} at most ({kind})")
+    return _broadcast_to_tokens_op(values, step_of_token, fill)
 
 
 def sum_over_tokens(values: torch.Tensor, step_of_token: torch.Tensor, steps: int) -> torch.Tensor:
@@ -295,10 +305,10 @@ def sum_over_tokens(values: torch.Tensor, step_of_token: torch.Tensor, steps: in
         enters no sum.
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES)
-    _check_step_of_token(step_of_token, values.device)
+    step_of_token = _checked_steps(step_of_token, values.device)
     if values.shape != step_of_token.shape:
         wanted = tuple(step_of_token.shape)
         raise ValueError(f"`values`: got shape {tuple(values.shape)}; wanted {wanted} as `step_of_token` has")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"`steps`: got {steps!r}; wanted the number of steps, an int >= 0")
-    return _sum_over_tokens_op(values, step_of_token.long(), steps)
+    return _sum_over_tokens_op(values, step_of_token, int(steps))

@@ -55,7 +55,14 @@ import math
 import torch
 
 from rtmc.kernels import segments as _segments
-from rtmc.kernels.backend import FLOAT_DTYPES, check_offsets, check_range, check_tensor, register_op
+from rtmc.kernels.backend import (
+    FLOAT_DTYPES,
+    check_integers,
+    check_offsets,
+    check_range,
+    check_tensor,
+    register_op,
+)
 from rtmc.kernels.graph_solve import (
     LINEAR,
     MAXIMUM,
@@ -71,7 +78,8 @@ from rtmc.kernels.graph_solve import (
 __all__ = ["graph_potential"]
 
 _INTEGERS = (torch.int64, torch.int32)
-_LARGEST_COUNT = 2.0**53
+_LARGEST_COUNT = 2**53
+_LARGEST_TOTAL = 2.0**62  # of integer counts, whose sums are int64
 
 
 def _graph_reference(source, target, count, node_offsets, goal, gamma_bar, power, tol):
@@ -82,13 +90,14 @@ def _graph_reference(source, target, count, node_offsets, goal, gamma_bar, power
     live, x = _checked(source, target, count, node_offsets, goal)
     for begin, end in zip(node_offsets[:-1].tolist(), node_offsets[1:].tolist(), strict=True):
         inside = live & (source >= begin) & (source < end)
-        n = torch.zeros(end - begin, end - begin, dtype=torch.float64, device=x.device)
+        wide = torch.float64 if count.dtype.is_floating_point else torch.int64
+        n = torch.zeros(end - begin, end - begin, dtype=wide, device=x.device)
         # Sorted, so that the order of the rows does not show here either.
-        order = torch.sort(count[inside].double()).indices
-        at = tuple((ids[inside][order] - begin).long() for ids in (source, target))
-        n.index_put_(at, count[inside][order].double(), accumulate=True)
-        leaving = n.sum(1, keepdim=True)
-        p = n / torch.where(leaving > 0, leaving, 1.0)
+        order = torch.sort(count[inside]).indices
+        at = tuple(ids[inside][order] - begin for ids in (source, target))
+        n.index_put_(at, count[inside][order].to(wide), accumulate=True)
+        leaving = n.sum(1, keepdim=True).double()
+        p = n.double() / torch.where(leaving > 0, leaving, 1.0)
         fixed = x[begin:end]
         if power <= 1:
             a = torch.eye(end - begin, dtype=torch.float64, device=x.device) - gamma_bar**power * p
@@ -113,7 +122,7 @@ def _checked(source, target, count, node_offsets, goal):
     On CUDA this waits for the device twice. What a kernel would read outside its tensors is worth the wait.
     """
     nodes = goal.shape[0]
-    check_offsets("node_offsets", node_offsets, nodes)
+    check_offsets("node_offsets", node_offsets, nodes, "node")
     x = (goal > 0).double()
     odd = (goal != 0) & (goal != 1) & (goal != -1)
     if source.shape[0] == 0:
@@ -127,11 +136,16 @@ def _checked(source, target, count, node_offsets, goal):
     apart = torch.zeros_like(outside[0])
     live = apart
     if nodes > 0:
-        here, there = (ids.clamp(0, nodes - 1).long() for ids in (source, target))
+        here, there = (ids.clamp(0, nodes - 1) for ids in (source, target))
         apart = graph[here] != graph[there]
         live = (count > 0) & (goal[here] == 0)
-    uncounted = ~((count >= 0) & (count <= _LARGEST_COUNT))  # NaN too
-    faults = torch.stack([part.any() for part in (odd, *outside, uncounted, apart)]).tolist()
+    # In a dtype that tells 2^53 from what is larger; NaN is refused too.
+    exact = count.double() if count.dtype.is_floating_point else count.long()
+    uncounted = ~((exact >= 0) & (exact <= _LARGEST_COUNT))
+    beyond = torch.zeros((), dtype=torch.bool, device=goal.device)
+    if not count.dtype.is_floating_point:
+        beyond = count.double().sum() >= _LARGEST_TOTAL
+    faults = torch.stack([*(part.any() for part in (odd, *outside, uncounted, apart)), beyond]).tolist()
     span = f"a node, 0 to {nodes - 1}" if nodes else "no row where there is no node"
     for fault, name, values, where, wanted in zip(
         faults,
@@ -144,6 +158,9 @@ def _checked(source, target, count, node_offsets, goal):
         if fault:
             _refuse(name, values, where, wanted)
     if faults[-1]:
+        total = sum(count.tolist())
+        raise ValueError(f"`count`: got integers of sum {total}; wanted one below 2^62, as sums are int64")
+    if faults[-2]:
         row = int(apart.long().argmax())
         a, b = int(source[row]), int(target[row])
         raise ValueError(
@@ -217,8 +234,8 @@ def graph_potential(
         Nodes that a row of transitions leaves and reaches, numbered through all graphs, both in one graph. Any order;
         rows of the same pair add up.
     count : (E,) int64, int32 or floating
-        Number (or weight) of the row's transitions, 0 .. 2^53. A row of 0 says nothing.
-    node_offsets : (G+1,) int64
+        Number (or weight) of the row's transitions, 0 .. 2^53; integers less than 2^62 in all. A row of 0 says nothing.
+    node_offsets : (G+1,) int64 or int32
         Graph g is nodes node_offsets[g] : node_offsets[g+1]; equal neighbours are an empty graph.
     goal : (nodes,) bool, integer or floating
         1 (True) = success end, pinned to 1; -1 = failure end, pinned to 0; 0 = ordinary. What leaves an end is
@@ -237,11 +254,11 @@ def graph_potential(
     Raises TypeError or ValueError for a wrong dtype, shape, device or number, a node outside the graphs, an edge
     between two graphs, a negative, infinite or NaN count, or offsets that are no partition.
     """
-    check_tensor("source", source, dtypes=_INTEGERS, shape=("E",))
+    source = check_integers("source", source, shape=("E",))
     rows, device = tuple(source.shape), source.device
-    check_tensor("target", target, dtypes=_INTEGERS, shape=rows, device=device)
+    target = check_integers("target", target, shape=rows, device=device)
     check_tensor("count", count, dtypes=(*_INTEGERS, *FLOAT_DTYPES), shape=rows, device=device)
-    check_tensor("node_offsets", node_offsets, dtypes=torch.int64, shape=("G+1",), device=device)
+    node_offsets = check_integers("node_offsets", node_offsets, shape=("G+1",), device=device)
     if node_offsets.shape[0] == 0:
         raise ValueError("`node_offsets`: got no element; wanted G+1 of them (no graph at all is [0])")
     marks = (torch.bool, torch.int8, *_INTEGERS, *FLOAT_DTYPES)

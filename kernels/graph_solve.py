@@ -40,12 +40,13 @@ _INF = tl.constexpr(float("inf"))
 def totals(values: torch.Tensor, ids: torch.Tensor, size: int, stats_of: Callable) -> torch.Tensor:
     """(size,) float64: sum of ``values`` per id (-1 = none), the same bits in any order.
 
-    Sums of integers below 2^53 are exact as they are; other weights go through the exact sums of ``segments.py``.
+    Integers, less than 2^63 in all, are added up as integers and rounded once; other weights go through the exact sums
+    of ``segments.py``.
     """
     if values.dtype.is_floating_point:
         return stats_of(values.double(), ids, size, None)[1]
-    inside = torch.where(ids >= 0, values, 0).double()
-    return torch.zeros(size, dtype=torch.float64, device=ids.device).index_add_(0, ids.clamp_min(0), inside)
+    sums = torch.zeros(size + 1, dtype=torch.int64, device=ids.device)  # the last of what has no id
+    return sums.index_add_(0, torch.where(ids >= 0, ids, size), values.long())[:size].double()
 
 
 @lazy_njit
@@ -122,7 +123,6 @@ def pooled_rows(source, target, count, live, nodes, pool, stats_of):
     weight = n(s,x) / n(s) <= 1, in units of UNIT. The edges of node s are starts[s] : starts[s+1], sorted by target.
     ``pool`` is ``pool_numba`` or ``pool_sorted``.
     """
-    source, target = source.long(), target.long()
     edge, starts, left, to = pool(source, target, live, nodes)
     together = totals(count, edge, to.shape[0], stats_of)
     leaving = totals(count, source, nodes, stats_of)  # of ends too, which no edge looks at

@@ -19,7 +19,7 @@ import torch
 from rtmc.kernels.backend import (
     as_numpy,
     cdiv,
-    check_tensor,
+    check_integers,
     jit,
     launch,
     lazy_njit,
@@ -30,7 +30,6 @@ from rtmc.kernels.backend import (
 __all__ = ["dense_ids"]
 
 _BLOCK = 512
-_KEY_DTYPES = (torch.int64, torch.int32)
 
 
 def _ids_reference(keys: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -193,7 +192,7 @@ def dense_ids(*keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     if not keys:
         raise TypeError("`dense_ids`: got no key; wanted at least one tensor (S,) int64")
-    check_tensor("keys[0]", keys[0], dtypes=_KEY_DTYPES, shape=("S",))
+    wide = [check_integers("keys[0]", keys[0], shape=("S",))]
     for k, key in enumerate(keys[1:], start=1):
-        check_tensor(f"keys[{k}]", key, dtypes=_KEY_DTYPES, shape=tuple(keys[0].shape), device=keys[0].device)
-    return _op([key.long() for key in keys])
+        wide.append(check_integers(f"keys[{k}]", key, shape=tuple(keys[0].shape), device=keys[0].device))
+    return _op(wide)

@@ -24,9 +24,10 @@ Not here: sampling; shifting targets against hidden states (row t is scored agai
 (policy_loss.py).
 """
 
+import numpy as np
 import torch
 
-from rtmc.kernels.backend import FLOAT_DTYPES, check_range, check_tensor, register_op
+from rtmc.kernels.backend import FLOAT_DTYPES, check_integers, check_range, check_tensor, register_op
 from rtmc.kernels.logprob_sweep import Blocks, backward_sweep, forward_sweep
 from rtmc.kernels.logprob_triton import TritonBlocks
 
@@ -240,6 +241,7 @@ _backward_op = register_op(
     triton=_on(TritonBlocks, _token_logprobs_bwd_in_blocks),
     numba=_on(Blocks, _token_logprobs_bwd_in_blocks),
     fake=_token_logprobs_bwd_fake,
+    needs_numba=False,
 )
 
 _scaled_op = register_op(
@@ -249,6 +251,7 @@ _scaled_op = register_op(
     triton=_scaled_rows,
     numba=_scaled_rows,
     fake=lambda direction, grad, targets, ignore_index, tie: direction.new_empty(direction.shape, dtype=tie.dtype),
+    needs_numba=False,
 )
 
 _op = register_op(
@@ -261,6 +264,7 @@ _op = register_op(
     fake=_token_logprobs_fake,
     backward=_token_logprobs_backward,
     setup_context=_token_logprobs_setup,
+    needs_numba=False,
 )
 
 
@@ -276,8 +280,9 @@ def token_logprobs(
     """Log-probability of each token's target, and the entropy of its distribution (formulas: head of this file).
 
     No tensor of tokens x vocabulary exists, forward or backward: a block of at most ``BUDGET`` bytes does (8 MiB on the
-    CPU, 256 MiB on CUDA; logprob_sweep.py says what comes besides). Called under ``torch.no_grad()`` it costs one
-    product of tokens x vocabulary x H; with a gradient see the head of this file.
+    CPU, 256 MiB on CUDA; logprob_sweep.py says what comes besides), however many tokens there are: the bfloat16 logits
+    of 4 x 2,048 tokens and 151,936 words would take 2.5 GB. Called under ``torch.no_grad()`` it costs one product of
+    tokens x vocabulary x H; with a gradient see the head of this file.
 
     Parameters
     ----------
@@ -290,7 +295,7 @@ def token_logprobs(
     bias : (V,) the dtype of ``hidden``, or None
         Minus infinity masks an entry: its probability is 0, and a target there has logprob minus infinity.
     temperature : number > 0
-        Divides the logits, bias included.
+        Divides the logits, bias included; its reciprocal must be finite in the dtype that is computed in.
     entropy : bool
         Whether to compute the entropy. It is differentiable; where only its value is wanted, call under
         ``torch.no_grad()`` or detach ``hidden``, which is cheaper.
@@ -316,10 +321,16 @@ def token_logprobs(
     check_tensor("hidden", hidden, dtypes=FLOAT_DTYPES, shape=("T", "H"))
     tokens, size = hidden.shape
     check_tensor("weight", weight, dtypes=hidden.dtype, shape=("V", size), device=hidden.device)
-    check_tensor("targets", targets, dtypes=(torch.int64, torch.int32), shape=(tokens,), device=hidden.device)
+    targets = check_integers("targets", targets, shape=(tokens,), device=hidden.device)
     if bias is not None:
         check_tensor("bias", bias, dtypes=hidden.dtype, shape=(weight.shape[0],), device=hidden.device)
     temperature = check_range("temperature", temperature, 0, float("inf"), low_open=True, high_open=True)
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    if 1 / temperature > torch.finfo(wide).max:
+        computed = str(wide).removeprefix("torch.")
+        raise ValueError(f"`temperature`: got {temperature!r}; wanted one whose reciprocal is finite in {computed}")
+    if isinstance(ignore_index, np.integer):
+        ignore_index = int(ignore_index)
     for name, value, kind in (("entropy", entropy, bool), ("ignore_index", ignore_index, int)):
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise TypeError(f"`{name}`: got {value!r} ({type(value).__name__}); wanted {kind.__name__}")
@@ -328,6 +339,6 @@ def token_logprobs(
     # Given, it asks the forward pass for the gradient; and through it a second derivative finds that there is none,
     # without ``hidden`` being held.
     tie = hidden[:0].clone() if torch.is_grad_enabled() and only_hidden and not entropy else None
-    args = (hidden, weight, targets.long(), bias, temperature, entropy, ignore_index, tie)
+    args = (hidden, weight, targets, bias, temperature, entropy, ignore_index, tie)
     logprob, own_entropy, _, _ = _op(*args)
     return logprob, own_entropy if entropy else None

@@ -31,11 +31,12 @@ Not here: advantages (the estimators), log-probabilities (logprob.py), entropy b
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from rtmc.kernels.backend import FLOAT_DTYPES, check_range, check_tensor
+from rtmc.kernels.backend import FLOAT_DTYPES, check_integers, check_range, check_tensor, choose
 from rtmc.kernels.token_loss import token_loss
-from rtmc.kernels.token_weights import AGGREGATES, aggregate_weights, choose, segment_mean
+from rtmc.kernels.token_weights import AGGREGATES, aggregate_weights, segment_mean
 
 __all__ = ["AGGREGATES", "KL_MODES", "RATIOS", "PolicyLossStats", "aggregate_weights", "policy_loss"]
 
@@ -68,9 +69,9 @@ def _check_advantage(
             raise ValueError(f"`rows`: got {rows!r} with per='token'; wanted None: there is one advantage a token")
         check_tensor("advantage", advantage, dtypes=FLOAT_DTYPES, shape=shape, device=device)
         return
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 0):
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0):
         raise ValueError(f"`rows`: got {rows!r}; wanted the number of {per}s, an int >= 0")
-    wanted: int | str = {"step": "S", "rollout": "R"}[per] if rows is None else rows
+    wanted: int | str = {"step": "S", "rollout": "R"}[per] if rows is None else int(rows)
     try:
         check_tensor("advantage", advantage, dtypes=FLOAT_DTYPES, shape=(wanted,), device=device)
     except ValueError as error:
@@ -129,12 +130,13 @@ def policy_loss(
     advantage : (S,), (R,) or (T,) floating point; constant
         Per step, rollout or token as ``per`` says; gathered where it is used, so that no (T,) copy exists. No other
         shape is taken, and none is guessed from its length.
-    step_of_token, rollout_of_token : (T,) int64
+    step_of_token, rollout_of_token : (T,) int64, or int32, which is widened
         Row of the token's step in 0..S-1 and of its rollout in 0..R-1; -1 masks. Only the one that ``per``
-        names must be a row; the other may be any number >= 0.
+        names must be a row; the other may be any number >= -1.
     rows : int, optional
-        S or R. Without it a table longer than the rows that appear is accepted, because a micro-batch holds some of
-        the steps; with it another number of advantages is refused.
+        S or R; with it another number of advantages is refused. Without it a table longer than the rows that appear is
+        accepted, because a micro-batch holds some of the steps; but not one of exactly T advantages whose last row
+        does not appear, which most likely has one a token.
     ratio : "token", "turn" (the mean of d over the step's tokens) or "sequence" (over the sequence's, GSPO)
         A batch must hold turns or sequences whole under the last two.
     clip : (low, high), both >= 0, low <= 1
@@ -161,8 +163,10 @@ def policy_loss(
     Raises
     ------
     TypeError, ValueError
-        For a wrong dtype, shape, device or word; on CPU also for a step or rollout outside its table. On CUDA
-        such a token makes the loss NaN.
+        For a wrong dtype, shape, device or word; for what looks like an advantage a token under another ``per`` (on
+        CUDA the host waits for the device where T advantages are given for steps or rollouts without ``rows``); on CPU
+        also for a step or rollout outside its table, or a step, rollout or sequence below -1. On CUDA a token past the
+        end of the table makes the loss NaN, and one below -1 is masked.
     """
     choose("ratio", ratio, RATIOS)
     choose("kl_mode", kl_mode, KL_MODES)
@@ -172,13 +176,15 @@ def policy_loss(
     like: dict[str, Any] = {"shape": tuple(logprob.shape), "device": logprob.device}
     check_tensor("old_logprob", old_logprob, dtypes=FLOAT_DTYPES, **like)
     _check_advantage(advantage, per, rows, **like)
-    check_tensor("step_of_token", step_of_token, dtypes=torch.int64, **like)
-    check_tensor("rollout_of_token", rollout_of_token, dtypes=torch.int64, **like)
+    step_of_token = check_integers("step_of_token", step_of_token, **like)
+    rollout_of_token = check_integers("rollout_of_token", rollout_of_token, **like)
     for name, tensor in (("ref_logprob", ref_logprob), ("weights", weights), ("entropy", entropy)):
         if tensor is not None:
             check_tensor(name, tensor, dtypes=FLOAT_DTYPES, **like)
     if sequence_of_token is not None:
-        check_tensor("sequence_of_token", sequence_of_token, dtypes=torch.int64, **like)
+        sequence_of_token = check_integers("sequence_of_token", sequence_of_token, **like)
+    if not isinstance(clip_high_passes, bool):
+        raise TypeError(f"`clip_high_passes`: got {clip_high_passes!r}; wanted True or False")
     if not isinstance(clip, tuple | list) or len(clip) != 2:
         raise ValueError(f"`clip`: got {clip!r}; wanted a pair (low, high)")
     low = check_range("clip[0]", clip[0], 0, 1)
@@ -195,7 +201,9 @@ def policy_loss(
     sequence = rollout_of_token
     if sequence_of_token is not None:
         sequence = sequence_of_token
-        rollout_of_token = torch.where(sequence_of_token >= 0, rollout_of_token, -1)
+        # A sequence of -1 masks as a rollout of -1 does, and one below is refused with it.
+        lower = torch.minimum(rollout_of_token, sequence_of_token)
+        rollout_of_token = torch.where(sequence_of_token >= 0, rollout_of_token, lower)
     # A mean over all unmasked tokens, or their sum, needs no weight of each: the op counts as it goes.
     mean = weights is None and aggregate == "token-mean"
     if weights is None and aggregate not in ("token-mean", "token-sum"):
@@ -236,7 +244,8 @@ def policy_loss(
         entropy,
         entropy_z,
         mean,
-        bool(clip_high_passes),
+        clip_high_passes,
+        rows is None and per != "token" and advantage.shape[0] == logprob.shape[0],
     )
     _, ratio_mean, below, above, capped, log_ratio, approx_kl, ref_kl, unmasked, largest, _ = numbers.unbind()
     return loss, PolicyLossStats(

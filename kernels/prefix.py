@@ -27,6 +27,7 @@ import torch
 from rtmc.kernels.backend import (
     as_numpy,
     cdiv,
+    check_integers,
     check_offsets,
     check_tensor,
     jit,
@@ -45,7 +46,7 @@ _ATTEMPTS = 16
 
 
 def _prefix_groups_reference(token_ids: torch.Tensor, offsets: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    check_offsets("offsets", offsets, token_ids.shape[0])
+    check_offsets("offsets", offsets, token_ids.shape[0], "token")
     tokens, bounds = token_ids.tolist(), offsets.tolist()
     seen: dict[tuple[int, tuple[int, ...]], int] = {}
     nodes = [
@@ -124,7 +125,7 @@ def _prefix_keys(
 
 def _prefix_groups_triton(token_ids: torch.Tensor, offsets: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
     size = token_ids.shape[0]
-    check_offsets("offsets", offsets, size)
+    check_offsets("offsets", offsets, size, "token")
     tokens, offsets, group = token_ids.contiguous(), offsets.contiguous(), group.contiguous()
     place = torch.arange(size, device=tokens.device)
     # Right of equal offsets: rows without tokens are passed over.
@@ -175,7 +176,7 @@ def _prefix_numba(tokens, offsets, group, first_child, token_of, slots, nodes):
 
 def _prefix_groups_cpu(token_ids: torch.Tensor, offsets: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
     size = token_ids.shape[0]
-    check_offsets("offsets", offsets, size)
+    check_offsets("offsets", offsets, size, "token")
     roots, count = dense_ids(group)
     nodes, token_of = torch.empty(2, size, dtype=torch.int64).unbind(0)
     first_child = torch.full((size + int(count),), -1, dtype=torch.int64)
@@ -202,9 +203,9 @@ def prefix_groups(token_ids: torch.Tensor, offsets: torch.Tensor, group: torch.T
     ----------
     token_ids : (T,) int64 or int32
         Tokens of all rows, one row after the other; any values. Any strides.
-    offsets : (N+1,) int64
+    offsets : (N+1,) int64, or int32, which is widened
         Row n is tokens offsets[n] : offsets[n+1]; equal neighbours are a row without tokens.
-    group : (N,) int64
+    group : (N,) int64 or int32
         Group of each row; any values.
 
     Returns
@@ -214,8 +215,8 @@ def prefix_groups(token_ids: torch.Tensor, offsets: torch.Tensor, group: torch.T
     Raises TypeError or ValueError for a wrong dtype, shape, device, or offsets that are no partition.
     """
     check_tensor("token_ids", token_ids, dtypes=(torch.int64, torch.int32), shape=("T",))
-    check_tensor("offsets", offsets, dtypes=torch.int64, shape=("N+1",), device=token_ids.device)
+    offsets = check_integers("offsets", offsets, shape=("N+1",), device=token_ids.device)
     if offsets.shape[0] == 0:
         raise ValueError("`offsets`: got no element; wanted N+1 of them (a table without rows has [0])")
-    check_tensor("group", group, dtypes=torch.int64, shape=(offsets.shape[0] - 1,), device=token_ids.device)
+    group = check_integers("group", group, shape=(offsets.shape[0] - 1,), device=token_ids.device)
     return _op(token_ids, offsets, group)

@@ -21,6 +21,7 @@ import torch
 from rtmc.kernels.backend import (
     FLOAT_DTYPES,
     as_numpy,
+    check_integers,
     check_offsets,
     check_range,
     check_tensor,
@@ -36,6 +37,7 @@ __all__ = ["discounted_returns"]
 # Fixed, not fitted to the longest rollout: the order of additions in a scan follows the block, and a
 # rollout's returns must not depend on which other rollouts stand in the table.
 _BLOCK = 256
+_INF = tl.constexpr(float("inf"))
 
 
 def _returns_reference(
@@ -52,8 +54,14 @@ def _returns_reference(
 
 
 @jit
+def _decayed(value, decay):
+    """value * decay for decay > 0. What is no number stays what it is: where gamma^k underflows, inf * 0 is NaN."""
+    return tl.where(tl.abs(value) < _INF, value * decay, value)
+
+
+@jit
 def _decay_combine(decay_left, value_left, decay_right, value_right):
-    return decay_left * decay_right, value_left * decay_right + value_right
+    return decay_left * decay_right, _decayed(value_left, decay_right) + value_right
 
 
 @jit
@@ -61,7 +69,8 @@ def _returns_kernel(reward_S, offsets_R1, final_R, gamma_1, out_S, HAS_FINAL: tl
     """One program a rollout; blocks of rows from its end towards its begin, lane 0 the latest row.
 
     Within a block, h_i = gamma * h_{i-1} + r_i is an associative scan over pairs (decay, value); what the
-    later blocks hold enters as carry * gamma^(i+1).
+    later blocks hold enters as carry * gamma^(i+1). A later value that is no number reaches every row before it; at
+    gamma 0 as 0 * inf = NaN.
     """
     rollout = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets_R1 + rollout)
@@ -69,6 +78,7 @@ def _returns_kernel(reward_S, offsets_R1, final_R, gamma_1, out_S, HAS_FINAL: tl
     gamma = tl.load(gamma_1)
     lane = tl.arange(0, BLOCK)
     carry = gamma * 0.0
+    odd_later = begin * 0  # how many of the later blocks' values are no numbers
     if HAS_FINAL:
         final = tl.load(final_R + rollout)
     for done in range(0, end - begin, BLOCK):
@@ -77,9 +87,15 @@ def _returns_kernel(reward_S, offsets_R1, final_R, gamma_1, out_S, HAS_FINAL: tl
         value = tl.load(reward_S + row, mask=inside, other=0.0).to(tl.float64)
         if HAS_FINAL:
             value = tl.where(row == end - 1, value + final, value)
+        own = value
         decay = tl.zeros_like(value) + gamma
         decay, value = tl.associative_scan((decay, value), 0, _decay_combine)
-        value = value + decay * carry
+        value = value + _decayed(carry, decay)
+        if gamma == 0.0:
+            odd = tl.where(tl.abs(own) < _INF, 0, 1).to(tl.int64)
+            later = tl.cumsum(odd, 0) - odd + odd_later
+            value = tl.where(later > 0, float("nan"), value)
+            odd_later += tl.sum(odd, 0)
         tl.store(out_S + row, value.to(out_S.dtype.element_ty), mask=inside)
         carry = tl.sum(tl.where(lane == BLOCK - 1, value, 0.0), 0)
 
@@ -207,9 +223,9 @@ def discounted_returns(
     partition.
     """
     check_tensor("reward", reward, dtypes=FLOAT_DTYPES, shape=("S",))
-    check_tensor("offsets", offsets, dtypes=(torch.int64, torch.int32), shape=("R+1",), device=reward.device)
+    offsets = check_integers("offsets", offsets, shape=("R+1",), device=reward.device)
     if offsets.shape[0] == 0:
         raise ValueError("`offsets`: got no element; wanted R+1 of them (a table without rollouts has [0])")
     if final is not None:
         check_tensor("final", final, dtypes=FLOAT_DTYPES, shape=(offsets.shape[0] - 1,), device=reward.device)
-    return _op(reward, offsets.long(), check_range("gamma", gamma, 0.0, 1.0), final)
+    return _op(reward, offsets, check_range("gamma", gamma, 0.0, 1.0), final)

@@ -20,9 +20,12 @@ their ``returns`` hold the step rewards alone. A group in which no outcome is kn
 advantage = 0, visits 0. A pair visited once through the only visit of its state: advantage = prior_visits /
 (1 + prior_visits) * (G - P).
 
-Sums use the fixed grid of ``segments.py`` ("Exact sums"), set per group from max |G| and the number of rows
-of its known rollouts: they are exact in any order, so moving rollouts or mixing groups changes no bit. The
-three ways to the result (``tree_loop.py``: a numba loop, one group after the other; ``tree_group.py``: one launch,
+A return that is NaN or infinite makes the cells that count it NaN or infinite and no others; where it enters P, it
+makes V' of the whole group so.
+
+Sums use the fixed grid of ``segments.py`` ("Exact sums"), set per group from max |G| over its finite returns and the
+number of rows of its known rollouts: they are exact in any order, so moving rollouts or mixing groups changes no bit.
+The three ways to the result (``tree_loop.py``: a numba loop, one group after the other; ``tree_group.py``: one launch,
 a program a group; ``tree_table.py``: sorted cells, groups of any size) make returns in the same order too and give
 the same bits.
 
@@ -38,14 +41,22 @@ import torch
 
 from rtmc.kernels import returns as _returns
 from rtmc.kernels import tree_group
-from rtmc.kernels.backend import FLOAT_DTYPES, check_offsets, check_range, check_tensor, register_op
+from rtmc.kernels.backend import (
+    FLOAT_DTYPES,
+    check_integers,
+    check_offsets,
+    check_range,
+    check_tensor,
+    choose,
+    register_op,
+)
+from rtmc.kernels.segments import DOWN, LARGE, UP
 from rtmc.kernels.tree_group import members_by_group
 from rtmc.kernels.tree_loop import tree_numba
 from rtmc.kernels.tree_table import fill_by_cell
 
 __all__ = ["RolloutTree", "rollout_tree_advantages"]
 
-_INT_DTYPES = (torch.int64, torch.int32)
 _PRIORS = ("success_rate", "mean_return")
 
 
@@ -116,7 +127,12 @@ def _tree_reference(
 
 
 def _sum(values: list[float]) -> float:
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    odd = [x for x in values if not math.isfinite(x)]
+    if odd:
+        return sum(odd)
+    if max(map(abs, values), default=0.0) >= LARGE:  # where partial sums may pass float64 and the sum does not
+        return math.fsum(x * DOWN for x in values) * UP
+    return math.fsum(values)
 
 
 def _tree_triton(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit):
@@ -199,17 +215,15 @@ def rollout_tree_advantages(
     rows, device = tuple(reward.shape), reward.device
     check_tensor("outcome", outcome, dtypes=FLOAT_DTYPES, shape=("R",), device=device)
     rollouts = outcome.shape[0]
-    check_tensor("offsets", offsets, dtypes=_INT_DTYPES, shape=(rollouts + 1,), device=device)
-    check_tensor("rollout_group", rollout_group, dtypes=_INT_DTYPES, shape=(rollouts,), device=device)
-    check_tensor("state", state, dtypes=_INT_DTYPES, shape=rows, device=device)
-    check_tensor("action", action, dtypes=_INT_DTYPES, shape=rows, device=device)
+    offsets = check_integers("offsets", offsets, shape=(rollouts + 1,), device=device)
+    rollout_group = check_integers("rollout_group", rollout_group, shape=(rollouts,), device=device)
+    state = check_integers("state", state, shape=rows, device=device)
+    action = check_integers("action", action, shape=rows, device=device)
     gamma = check_range("gamma", gamma, 0.0, 1.0)
     prior_visits = check_range("prior_visits", prior_visits, 0.0, math.inf, high_open=True)
-    if prior not in _PRIORS:
-        raise ValueError(f"`prior`: got {prior!r}; wanted one of {', '.join(map(repr, _PRIORS))}")
+    choose("prior", prior, _PRIORS)
     if not isinstance(first_visit, bool):
         raise TypeError(f"`first_visit`: got {first_visit!r}; wanted True or False")
-    offsets, rollout_group, state, action = (t.long() for t in (offsets, rollout_group, state, action))
     return RolloutTree(
         *_op(reward, outcome, offsets, rollout_group, state, action, gamma, prior_visits, prior, first_visit)
     )

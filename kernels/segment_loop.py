@@ -11,11 +11,16 @@ import numpy as np
 
 from rtmc.kernels.backend import lazy_njit
 
+# As in segments.py: terms from LARGE on are multiplied by DOWN (the twin of UP) as they are added up.
+LARGE, DOWN = 2.0**900, 2.0**-192
+
 
 @lazy_njit
 def _grid_constants_numba(bound, n):
     """Twin of ``grid_constants``; ``bound`` finite. frexp gives the power of two above a number."""
     exponent = max(math.frexp(bound)[1], -1022) if bound > 0.0 else -1022
+    if bound >= LARGE:
+        exponent -= 192
     log_n = math.frexp(float(n + 2))[1]
     first = min(max(exponent + 1023 + log_n, 1), 2045)
     second = max(first - 53 + log_n, 1)
@@ -36,9 +41,11 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
     What a row touches in one sweep lies in one cache line of its segment: that, not arithmetic, is what a sweep costs.
     """
     count = len(number)
-    # n, low, high of w x and of x; then c1, c2 and the two sums of w x, later of w (x - mean)^2, and the mean.
+    # n; low and high of x; c1, c2, the two sums and the scale of the terms w x. Later c1, c2 and the sums of
+    # w (x - mean)^2, with the mean in the scale's place and the scale in that of n.
     cells = np.zeros((count, 8))
-    of_weights = np.zeros((count if weighted else 0, 5))  # bound of w x; bound, then c1, c2 and the sums of w
+    # Bound of w x, then the scale of w; bound, then c1, c2 and the sums of w.
+    of_weights = np.zeros((count if weighted else 0, 5))
     for c in range(count):
         cells[c, 1], cells[c, 2] = math.inf, -math.inf
     for i in range(len(values)):
@@ -65,11 +72,13 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
         number[c] = int(cells[c, 0])
         if weighted:
             bound = of_weights[c, 0]
+            of_weights[c, 0] = DOWN if of_weights[c, 1] >= LARGE else 1.0
             of_weights[c, 1], of_weights[c, 2] = _constants(of_weights[c, 1], number[c])
         else:
             low, high = abs(cells[c, 1]), abs(cells[c, 2])
             bound = max(low, high) if number[c] > 0 and low == low else math.inf if number[c] > 0 else 0.0
         cells[c, 3], cells[c, 4] = _constants(bound, number[c])
+        cells[c, 7] = DOWN if bound >= LARGE else 1.0
     for i in range(len(values)):
         c = ids[i]
         if c < 0:
@@ -80,6 +89,7 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
             x *= w
             c1 = of_weights[c, 1]
             if c1 < math.inf:
+                w *= of_weights[c, 0]
                 hi = (w + c1) - c1
                 of_weights[c, 3] += hi
                 of_weights[c, 4] += ((w - hi) + of_weights[c, 2]) - of_weights[c, 2]
@@ -87,6 +97,7 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
                 of_weights[c, 3] += w
         c1 = cells[c, 3]
         if c1 < math.inf:
+            x *= cells[c, 7]
             hi = (x + c1) - c1
             cells[c, 5] += hi
             cells[c, 6] += ((x - hi) + cells[c, 4]) - cells[c, 4]
@@ -94,8 +105,8 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
             cells[c, 5] += x
 
     for c in range(count):
-        total_w = of_weights[c, 3] + of_weights[c, 4] if weighted else cells[c, 0]
-        total = cells[c, 5] + cells[c, 6]
+        total_w = (of_weights[c, 3] + of_weights[c, 4]) / of_weights[c, 0] if weighted else cells[c, 0]
+        total = (cells[c, 5] + cells[c, 6]) / cells[c, 7]
         mean = total / total_w
         stats_C5[c, 0], stats_C5[c, 1], stats_C5[c, 2] = total, mean, total_w
         # A zero is +0 whichever came first.
@@ -108,7 +119,9 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
         if weighted:
             of_weights[c, 0] = 0.0
         else:
-            cells[c, 3], cells[c, 4] = _constants(bound if number[c] > 0 else 0.0, number[c])
+            bound = bound if number[c] > 0 else 0.0
+            cells[c, 0] = DOWN if bound >= LARGE else 1.0
+            cells[c, 3], cells[c, 4] = _constants(bound, number[c])
         cells[c, 5], cells[c, 6], cells[c, 7] = 0.0, 0.0, mean
     if weighted:
         for i in range(len(values)):
@@ -119,6 +132,7 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
                 if not size <= of_weights[c, 0]:
                     of_weights[c, 0] = size if size == size else math.inf
         for c in range(count):
+            cells[c, 0] = DOWN if of_weights[c, 0] >= LARGE else 1.0
             cells[c, 3], cells[c, 4] = _constants(of_weights[c, 0], number[c])
     for i in range(len(values)):
         c = ids[i]
@@ -130,11 +144,12 @@ def _segment_loop(values, ids, weights, weighted, number, stats_C5):
             x *= weights[i]
         c1 = cells[c, 3]
         if c1 < math.inf:
+            x *= cells[c, 0]
             hi = (x + c1) - c1
             cells[c, 5] += hi
             cells[c, 6] += ((x - hi) + cells[c, 4]) - cells[c, 4]
         elif not abs(x) < math.inf:
             cells[c, 5] += x
     for c in range(count):
-        stats_C5[c, 2] = (cells[c, 5] + cells[c, 6]) / stats_C5[c, 2]
+        stats_C5[c, 2] = (cells[c, 5] + cells[c, 6]) / cells[c, 0] / stats_C5[c, 2]
     return True

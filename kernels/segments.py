@@ -23,9 +23,13 @@ x - hi is exact (a rounding error of an addition whose larger operand is the con
 hi is a multiple of 2^(k-52) below 2^(k+1), hence a float64 number: no rounding happens, so the additions
 commute and associate; the same holds for lo. What is dropped is at most half a unit of the second grid per
 term, about (n+2)^2 2^-106 max|x|: the result is within one rounding, plus n times that, of the true sum. k
-comes from max|x| and n, which do not depend on order either. The proof needs |x| < 2^900; infinities and
-NaN follow IEEE rules. Any number of threads may add in any order, so the same code serves one numba loop
-and a blocked kernel, bit for bit.
+comes from max|x| and n, which do not depend on order either. Any number of threads may add in any order, so the
+same code serves one numba loop and a blocked kernel, bit for bit.
+
+Terms of any finite size: where max|x| >= 2^900, x stands for 2^-192 x above and the sum is multiplied by 2^192 at the
+end, so that no constant and no partial sum overflows (n < 2^63). Only bits far below the second grid are lost by that.
+A sum beyond float64 is infinite, and its mean with it; so are squares of deviations from 2^512 on. Terms that are no
+numbers follow IEEE rules: infinities of one sign stay, of both signs give NaN, and NaN stays.
 
 Source: the grid is the pre-rounding of Rump, Ogita and Oishi, Accurate floating-point summation I (2008),
 and of Demmel and Nguyen, Fast reproducible floating-point summation (2013).
@@ -36,11 +40,13 @@ Not here: which rows belong together (``ids.py``) and what the statistics are fo
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from rtmc.kernels.backend import (
     FLOAT_DTYPES,
     as_numpy,
+    check_integers,
     check_tensor,
     jit,
     launch,
@@ -53,6 +59,9 @@ from rtmc.kernels.segment_loop import _segment_loop
 __all__ = ["SegmentStats", "segment_stats"]
 
 _INF = tl.constexpr(float("inf"))
+# Terms from LARGE on are added up as multiples of UP.
+LARGE, DOWN, UP = 2.0**900, 2.0**-192, 2.0**192
+_LARGE_FIELD = tl.constexpr(900 + 1023)  # of the exponent, as float64 stores it
 
 
 class SegmentStats(NamedTuple):
@@ -64,6 +73,15 @@ class SegmentStats(NamedTuple):
     var: torch.Tensor
     min: torch.Tensor
     max: torch.Tensor
+
+
+def _sum_reference(x: torch.Tensor) -> torch.Tensor:
+    """Sorted, so that the order of the rows does not show here either."""
+    finite = x.isfinite().all()
+    if finite and x.abs().max() >= LARGE:
+        return torch.sort(x * DOWN).values.sum() * UP
+    # A partial sum of finite terms beside an infinite one is of no account, and must not overflow.
+    return (torch.sort(x).values if finite else x[~x.isfinite()]).sum()
 
 
 def _segment_reference(
@@ -80,18 +98,29 @@ def _segment_reference(
             continue
         x = values[inside].double()
         w = torch.ones_like(x) if weights is None else weights[inside].double()
-        # Sorted, so that the order of the rows does not show here either.
-        total = torch.sort(w * x).values.sum()
-        mean = total / torch.sort(w).values.sum()
-        var = torch.sort(w * (x - mean) ** 2).values.sum() / torch.sort(w).values.sum()
+        total, mass = _sum_reference(w * x), _sum_reference(w)
+        mean = total / mass
+        var = _sum_reference(w * (x - mean) ** 2) / mass
         result[:, segment] = torch.stack([total, mean, var, x.min() + 0.0, x.max() + 0.0])  # a zero is +0
     return number, *(row.to(values.dtype, copy=True) for row in result.unbind(0))
 
 
 @jit
+def _field(x):
+    """Exponent bits of a float64 that is not negative."""
+    return (x.to(tl.int64, bitcast=True) >> 52) & 0x7FF
+
+
+@jit
 def grid_constants(bound, n):
-    """(c1, c2) of "Exact sums" for float64 ``bound`` >= max|x| and int64 ``n`` terms, from the exponent bits."""
-    bound_field = (bound.to(tl.int64, bitcast=True) >> 52) & 0x7FF
+    """(c1, c2, down) of "Exact sums" for float64 ``bound`` >= max|x| and int64 ``n`` terms, from the exponent bits.
+
+    Beside a term that is no number the others are of no account, so that the bound may be infinite, or that of the
+    finite terms alone.
+    """
+    bound_field = _field(bound)
+    lower = tl.where(bound_field >= _LARGE_FIELD, bound_field * 0 + 192, 0)
+    bound_field -= lower
     log_n = (((n + 2).to(tl.float64).to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1022
     field = bound_field + 1 + log_n
     first = tl.minimum(tl.maximum(field, 1), 2045)
@@ -100,17 +129,24 @@ def grid_constants(bound, n):
     return (
         ((first << 52) | half).to(tl.float64, bitcast=True),
         ((second << 52) | half).to(tl.float64, bitcast=True),
+        ((1023 - lower) << 52).to(tl.float64, bitcast=True),
     )
 
 
 @jit
-def grid_parts(x, bound, c1, c2):
-    """(hi, lo) of "Exact sums". An infinite bound keeps the terms that are no numbers and drops the others."""
-    hi = (x + c1) - c1
-    lo = ((x - hi) + c2) - c2
-    finite = bound < _INF
-    odd = (x != x) | (tl.abs(x) == _INF)
-    return tl.where(finite, hi, tl.where(odd, x, 0.0)), tl.where(finite, lo, 0.0)
+def grid_parts(x, c1, c2, down):
+    """(hi, lo) of "Exact sums". A term that is no number goes on in hi."""
+    odd = magnitude(x) == _INF
+    near = x * down
+    hi = (near + c1) - c1
+    lo = ((near - hi) + c2) - c2
+    return tl.where(odd, x, hi), tl.where(odd, 0.0, lo)
+
+
+@jit
+def grid_total(hi, lo, down):
+    """The sum, from the sums of the parts."""
+    return (hi + lo) / down
 
 
 @jit
@@ -159,8 +195,8 @@ def _segment_kernel(
         bound_wx = tl.maximum(bound_wx, magnitude(w * x))
     top_w = tl.max(bound_w, 0)
     top_wx = tl.max(bound_wx, 0)
-    c1_w, c2_w = grid_constants(top_w, n)
-    c1_wx, c2_wx = grid_constants(top_wx, n)
+    c1_w, c2_w, down_w = grid_constants(top_w, n)
+    c1_wx, c2_wx, down_wx = grid_constants(top_wx, n)
 
     hi_w = zero
     lo_w = zero
@@ -168,14 +204,14 @@ def _segment_kernel(
     lo_wx = zero
     for done in range(0, n, BLOCK):
         x, w, inside = _segment_load(values_S, weights_S, order_S, start, end, done, WEIGHTED, BLOCK)
-        hi, lo = grid_parts(w, top_w, c1_w, c2_w)
+        hi, lo = grid_parts(w, c1_w, c2_w, down_w)
         hi_w += hi
         lo_w += lo
-        hi, lo = grid_parts(w * x, top_wx, c1_wx, c2_wx)
+        hi, lo = grid_parts(w * x, c1_wx, c2_wx, down_wx)
         hi_wx += hi
         lo_wx += lo
-    total_w = tl.sum(hi_w, 0) + tl.sum(lo_w, 0)
-    total = tl.sum(hi_wx, 0) + tl.sum(lo_wx, 0)
+    total_w = grid_total(tl.sum(hi_w, 0), tl.sum(lo_w, 0), down_w)
+    total = grid_total(tl.sum(hi_wx, 0), tl.sum(lo_wx, 0), down_wx)
     mean = total / total_w
 
     absent = (n == 0) | (tl.max(nan, 0) > 0)
@@ -194,16 +230,16 @@ def _segment_kernel(
         top_wdd = tl.maximum(
             magnitude((lowest - mean) * (lowest - mean)), magnitude((highest - mean) * (highest - mean))
         )
-    c1_wdd, c2_wdd = grid_constants(top_wdd, n)
+    c1_wdd, c2_wdd, down_wdd = grid_constants(top_wdd, n)
     hi_wdd = zero
     lo_wdd = zero
     for done in range(0, n, BLOCK):
         x, w, inside = _segment_load(values_S, weights_S, order_S, start, end, done, WEIGHTED, BLOCK)
         d = tl.where(inside, x - mean, 0.0)
-        hi, lo = grid_parts(w * (d * d), top_wdd, c1_wdd, c2_wdd)
+        hi, lo = grid_parts(w * (d * d), c1_wdd, c2_wdd, down_wdd)
         hi_wdd += hi
         lo_wdd += lo
-    var = (tl.sum(hi_wdd, 0) + tl.sum(lo_wdd, 0)) / total_w
+    var = grid_total(tl.sum(hi_wdd, 0), tl.sum(lo_wdd, 0), down_wdd) / total_w
 
     dtype: tl.constexpr = stats_5C.dtype.element_ty
     C = tl.cast(C, tl.int64)
@@ -244,7 +280,7 @@ def _segment_triton(
         count,
         WEIGHTED=weights is not None,
         BLOCK=block,
-        num_warps=1 if block <= 128 else 4,
+        num_warps=max(block // 128, 1),
     )
     return number, *(row.to(dtype, copy=True) for row in stats.unbind(0))
 
@@ -312,14 +348,15 @@ def segment_stats(
     Raises TypeError or ValueError for a wrong dtype, shape, device, count, or an id outside -1 .. count-1.
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("S",))
-    check_tensor("ids", ids, dtypes=(torch.int64, torch.int32), shape=tuple(values.shape), device=values.device)
+    ids = check_integers("ids", ids, shape=tuple(values.shape), device=values.device)
     if weights is not None:
         check_tensor("weights", weights, dtypes=FLOAT_DTYPES, shape=tuple(values.shape), device=values.device)
     if isinstance(count, torch.Tensor):
-        check_tensor("count", count, dtypes=(torch.int64, torch.int32), shape=())
+        count = int(check_integers("count", count, shape=()))
+    if isinstance(count, np.integer):
         count = int(count)
     if isinstance(count, bool) or not isinstance(count, int | torch.SymInt):
         raise TypeError(f"`count`: got {count!r} ({type(count).__name__}); wanted the number of segments")
     if count < 0:
         raise ValueError(f"`count`: got {count}; wanted the number of segments, 0 or more")
-    return SegmentStats(*_op(values, ids.long(), count, weights))
+    return SegmentStats(*_op(values, ids, count, weights))

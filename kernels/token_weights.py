@@ -12,15 +12,15 @@ in every run. The policy loss (policy_loss.py) is a sum with these weights.
 Not here: the loss itself; statistics of steps (segments.py).
 """
 
-from typing import Any
-
 import torch
 
 from rtmc.kernels.backend import (
     FLOAT_DTYPES,
     as_numpy,
+    check_integers,
     check_range,
     check_tensor,
+    choose,
     jit,
     launch,
     lazy_njit,
@@ -40,12 +40,6 @@ AGGREGATES = (
 )
 _INFINITY = float("inf")
 _PROGRAMS = 4096  # of a launch over segments: several for every multiprocessor there is
-
-
-def choose(name: str, value: object, words: tuple[str, ...] | dict[str, int]) -> None:
-    """Refuse a word that is not among ``words``."""
-    if value not in words:
-        raise ValueError(f"`{name}`: got {value!r}; wanted one of {', '.join(map(repr, words))}")
 
 
 # --- reference ----------------------------------------------------------------------------------------------
@@ -229,8 +223,8 @@ def aggregate_weights(
 
     Parameters
     ----------
-    step_of_token, rollout_of_token : (T,) int64, any strides
-    sequence_of_token : (T,) int64, optional
+    step_of_token, rollout_of_token : (T,) int64, or int32, which is widened; any strides
+    sequence_of_token : (T,) int64 or int32, optional
     norm_length : positive number, optional
         For ``seq-mean-token-sum-norm`` (Dr. GRPO's constant). By default the tokens of the longest sequence,
         masked ones included where they bear its number: the width of the batch when padded.
@@ -241,17 +235,12 @@ def aggregate_weights(
     (T,) weights, 0 at masked tokens.
     """
     choose("aggregate", aggregate, AGGREGATES)
-    check_tensor("step_of_token", step_of_token, dtypes=torch.int64, shape=("T",))
-    like: dict[str, Any] = {
-        "dtypes": torch.int64,
-        "shape": tuple(step_of_token.shape),
-        "device": step_of_token.device,
-    }
-    check_tensor("rollout_of_token", rollout_of_token, **like)
+    step_of_token = check_integers("step_of_token", step_of_token, shape=("T",))
+    shape, device = tuple(step_of_token.shape), step_of_token.device
+    rollout_of_token = check_integers("rollout_of_token", rollout_of_token, shape=shape, device=device)
     sequence = rollout_of_token
     if sequence_of_token is not None:
-        check_tensor("sequence_of_token", sequence_of_token, **like)
-        sequence = sequence_of_token
+        sequence = check_integers("sequence_of_token", sequence_of_token, shape=shape, device=device)
     if norm_length is not None:
         check_range("norm_length", norm_length, 0, _INFINITY, low_open=True, high_open=True)
     active = (step_of_token >= 0) & (rollout_of_token >= 0) & (sequence >= 0)
@@ -281,7 +270,7 @@ def segment_mean(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     values : (T,) float16, bfloat16, float32 or float64, any strides; not read where key < 0
-    key : (T,) int64, any strides and any numbers
+    key : (T,) int64, or int32, which is widened; any strides and any numbers
 
     Returns
     -------
@@ -293,5 +282,5 @@ def segment_mean(values: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         For another dtype, shape or device.
     """
     check_tensor("values", values, dtypes=FLOAT_DTYPES, shape=("T",))
-    check_tensor("key", key, dtypes=torch.int64, shape=tuple(values.shape), device=values.device)
+    key = check_integers("key", key, shape=tuple(values.shape), device=values.device)
     return _segment_mean(values, key)

@@ -42,7 +42,7 @@ import math
 
 import torch
 
-from rtmc.kernels.backend import FLOAT_DTYPES, check_tensor, register_op
+from rtmc.kernels.backend import FLOAT_DTYPES, check_integers, check_tensor, choose, register_op
 from rtmc.kernels.tree_climb import (
     climb_numba,
     climb_triton,
@@ -176,7 +176,7 @@ def tree_backup(
     ----------
     value : (V,) float16, bfloat16, float32 or float64
         Read at the leaves; NaN = unknown, absent. Any strides, any row order.
-    parent : (V,) int64
+    parent : (V,) int64, or int32, which is widened
         Row of each node's parent, -1 for a root. Any number of trees, any depth.
     log_weight : (V,) floating, optional
         Logarithm of each node's weight among its siblings; -inf = weight 0. The modes "weighted" and
@@ -193,9 +193,8 @@ def tree_backup(
     node that has a parent and a known value. The message names the node.
     """
     check_tensor("value", value, dtypes=FLOAT_DTYPES, shape=("V",))
-    check_tensor("parent", parent, dtypes=torch.int64, shape=tuple(value.shape), device=value.device)
-    if mode not in TREE_BACKUPS:
-        raise ValueError(f"`mode`: got {mode!r}; wanted one of {', '.join(map(repr, TREE_BACKUPS))}")
+    parent = check_integers("parent", parent, shape=tuple(value.shape), device=value.device)
+    choose("mode", mode, TREE_BACKUPS)
     weighted = mode in ("weighted", "softmax")
     if weighted and log_weight is None:
         raise TypeError(f"`log_weight`: got None; wanted a tensor (V,), which mode {mode!r} averages by")

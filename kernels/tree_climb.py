@@ -133,8 +133,9 @@ def _backup_kernel(
                 bound_mass = tl.maximum(bound_mass, magnitude(mass))
             most_total = tl.max(bound_total, 0)
             most_mass = tl.max(bound_mass, 0)
-            c1_total, c2_total = grid_constants(most_total, n)
-            c1_mass, c2_mass = grid_constants(most_mass, n)
+            # Leaves stay below 2^900, and shares below 1: no sum is scaled.
+            c1_total, c2_total, down = grid_constants(most_total, n)
+            c1_mass, c2_mass, _unscaled = grid_constants(most_mass, n)
 
             hi_total = zero
             lo_total = zero
@@ -144,10 +145,10 @@ def _backup_kernel(
                 _, total, mass, _ = _child_terms(
                     lane + done, end, highest, children_V, log_weight_V, out_V, total_V, mass_V, WEIGHTED, LEAVES
                 )
-                hi, lo = grid_parts(total, most_total, c1_total, c2_total)
+                hi, lo = grid_parts(total, c1_total, c2_total, down)
                 hi_total += hi
                 lo_total += lo
-                hi, lo = grid_parts(mass, most_mass, c1_mass, c2_mass)
+                hi, lo = grid_parts(mass, c1_mass, c2_mass, down)
                 hi_mass += hi
                 lo_mass += lo
             sum_total = tl.sum(hi_total, 0) + tl.sum(lo_total, 0)
@@ -229,7 +230,7 @@ def descend_triton(grad: torch.Tensor, parent: torch.Tensor, share: torch.Tensor
 
 @lazy_njit
 def _grid_numba(bound, n):
-    """``grid_constants`` of segments.py; here because numba's cache follows no call into another file."""
+    """``_grid_constants_numba`` of segment_loop.py, below 2^900; numba's cache follows no call into another file."""
     exponent = max(math.frexp(bound)[1], -1022) if bound > 0.0 else -1022
     log_n = math.frexp(float(n + 2))[1]
     first = min(max(exponent + 1023 + log_n, 1), 2045)

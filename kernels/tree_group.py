@@ -15,26 +15,14 @@ one wait for the device, in which offsets are checked and the largest group is l
 Not here: groups of more rows than ``LARGEST_BLOCK`` (``tree_table.py``).
 """
 
-import struct
-
 import torch
 
-from rtmc.kernels.backend import check_offsets, jit, launch, next_power_of_2, tl
-from rtmc.kernels.segments import grid_constants, grid_parts, magnitude
+from rtmc.kernels.backend import bits_of, check_offsets, jit, launch, next_power_of_2, number_of, tl
+from rtmc.kernels.segments import grid_constants, grid_parts, grid_total, magnitude
 
 # Each row is compared with each of its group, and a program holds all of them.
 LARGEST_BLOCK = 1024
-
-
-@jit
-def number_of(bits):
-    """float64 from its bits: a Python float would reach the kernel as float32, a tensor would be one launch more."""
-    return tl.cast(bits, tl.int64).to(tl.float64, bitcast=True)
-
-
-def bits_of(number: float) -> int:
-    """The int64 that ``number_of`` turns back into ``number``."""
-    return struct.unpack("<q", struct.pack("<d", number))[0]
+_INF = tl.constexpr(float("inf"))
 
 
 @jit
@@ -109,7 +97,9 @@ def _group_kernel(
         for back in range(0, length):
             x = tl.load(reward_S + begin + length - 1 - back).to(tl.float64)
             value = x + tl.where(back == 0, final, gamma * value)
-            bound = tl.where(known > 0, tl.maximum(bound, magnitude(value)), bound)
+            # Returns that are no numbers stay out of the bound: they must not move the grid of the other cells.
+            counts = (known > 0) & (magnitude(value) < _INF)
+            bound = tl.where(counts, tl.maximum(bound, tl.abs(value)), bound)
         start = final
         if BY_RETURN:
             start = value
@@ -120,8 +110,8 @@ def _group_kernel(
     inside = lane < n
     state = tl.load(state_S + row, mask=inside, other=0)
     action = tl.load(action_S + row, mask=inside, other=0)
-    c1, c2 = grid_constants(bound, known_rows)
-    s1, s2 = grid_constants(start_bound, known_members)
+    c1, c2, down = grid_constants(bound, known_rows)
+    s1, s2, start_down = grid_constants(start_bound, known_members)
     zero = tl.zeros((BLOCK,), tl.float64)
     returns = zero
     n_s = tl.zeros((BLOCK,), tl.int32)
@@ -147,7 +137,7 @@ def _group_kernel(
             if FIRST:
                 earlier = same_pair & (member == m) & (lane < first_lane + t)
                 counts = counts & (tl.max(earlier.to(tl.int32), 0) == 0)
-            hi, lo = grid_parts(value, bound, c1, c2)
+            hi, lo = grid_parts(value, c1, c2, down)
             same_state = same_state & counts
             same_pair = same_pair & counts
             n_s += same_state.to(tl.int32)
@@ -159,13 +149,14 @@ def _group_kernel(
         start = final
         if BY_RETURN:
             start = value
-        hi, lo = grid_parts(start, start_bound, s1, s2)
+        hi, lo = grid_parts(start, s1, s2, start_down)
         hi_start += tl.where(known > 0, hi, 0.0)
         lo_start += tl.where(known > 0, lo, 0.0)
         first_lane += length
 
-    p = tl.where(known_members > 0, (hi_start + lo_start) / known_members.to(tl.float64), 0.0)
-    advantage, q, v = read_table(n_s, hi_s + lo_s, n_sa, hi_sa + lo_sa, p, prior_visits, lane_known)
+    p = tl.where(known_members > 0, grid_total(hi_start, lo_start, start_down) / known_members.to(tl.float64), 0.0)
+    w_s, w_sa = grid_total(hi_s, lo_s, down), grid_total(hi_sa, lo_sa, down)
+    advantage, q, v = read_table(n_s, w_s, n_sa, w_sa, p, prior_visits, lane_known)
     store_rows(row, inside, advantage, q, v, returns, n_s, n_sa, floats_4S, counts_2S, S)
 
 

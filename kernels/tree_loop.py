@@ -19,13 +19,16 @@ import torch
 from rtmc.kernels.backend import as_numpy, lazy_njit
 from rtmc.kernels.ids import _ids_numba
 
+LARGE, DOWN = 2.0**900, 2.0**-192  # as in segment_loop.py
 _NATIVE = (torch.float32, torch.float64)  # numba knows no half
 
 
 @lazy_njit
 def _grid(bound, n):
-    """``segments._grid_constants_numba``; here again because numba's cache does not follow a call to another file."""
+    """``_grid_constants_numba`` of segment_loop.py; again here, as numba's cache follows no call into another file."""
     exponent = max(math.frexp(bound)[1], -1022) if bound > 0.0 else -1022
+    if bound >= LARGE:
+        exponent -= 192
     log_n = math.frexp(float(n + 2))[1]
     first = min(max(exponent + 1023 + log_n, 1), 2045)
     second = max(first - 53 + log_n, 1)
@@ -73,14 +76,16 @@ def _mean(values, n):
     lo_sum = 0.0
     if bound < math.inf:
         c1, c2 = _grid(bound, n)
+        down = DOWN if bound >= LARGE else 1.0
         for i in range(n):
-            hi = (values[i] + c1) - c1
+            x = values[i] * down
+            hi = (x + c1) - c1
             hi_sum += hi
-            lo_sum += ((values[i] - hi) + c2) - c2
-    else:
-        for i in range(n):
-            hi_sum += 0.0 if abs(values[i]) < math.inf else values[i]
-    return (hi_sum + lo_sum) / n if n > 0 else 0.0
+            lo_sum += ((x - hi) + c2) - c2
+        return (hi_sum + lo_sum) / down / n if n > 0 else 0.0
+    for i in range(n):
+        hi_sum += 0.0 if abs(values[i]) < math.inf else values[i]
+    return hi_sum / n
 
 
 @lazy_njit
@@ -114,17 +119,17 @@ def _groups_numba(
                 x = reward[t] + (final if t == end - 1 else gamma * x)
                 gain[rows + t - begin] = x
                 returns[t] = x
-                if known:
-                    size = abs(x)
-                    if not size <= bound:
-                        bound = size if size == size else math.inf
+                # Returns that are no numbers stay out of the bound: they must not move the grid of the other cells.
+                if known and bound < abs(x) < math.inf:
+                    bound = abs(x)
             rows += end - begin
             if known:
                 known_rows += end - begin
                 starting[known_rollouts] = x if by_return else final
                 known_rollouts += 1
         p0 = prior_visits * _mean(starting, known_rollouts)
-        c1, c2 = _grid(bound, known_rows) if bound < math.inf else (0.0, 0.0)
+        c1, c2 = _grid(bound, known_rows)
+        down = DOWN if bound >= LARGE else 1.0
 
         # The table.
         size = 2
@@ -167,11 +172,12 @@ def _groups_numba(
                     pairs[p, 2] += 1
                     pairs[p, 3] = r
                     x = gain[k]
-                    if bound < math.inf:
+                    if abs(x) < math.inf:
+                        x *= down
                         hi = (x + c1) - c1
                         pair_sums[p, 0] += hi
                         pair_sums[p, 1] += ((x - hi) + c2) - c2
-                    elif not abs(x) < math.inf:
+                    else:
                         pair_sums[p, 0] += x
                 k += 1
 
@@ -184,9 +190,9 @@ def _groups_numba(
         for p in range(pair_count):
             c = state_of_pair[p]
             weight = float(states[c, 1]) + prior_visits
-            base = ((state_sums[c, 0] + state_sums[c, 1]) + p0) / weight if weight > 0 else 0.0
+            base = ((state_sums[c, 0] + state_sums[c, 1]) / down + p0) / weight if weight > 0 else 0.0
             n = pairs[p, 2]
-            value = (pair_sums[p, 0] + pair_sums[p, 1]) / n if n > 0 else base
+            value = (pair_sums[p, 0] + pair_sums[p, 1]) / down / n if n > 0 else base
             values[p, 0], values[p, 1], values[p, 2] = value - base, value, base
         k = 0
         for m in range(starts_G1[g], starts_G1[g + 1]):

@@ -10,14 +10,12 @@ Sums go on the grid of the *group* ("Exact sums" in ``segments.py``), so a cell'
 adds it up.
 """
 
-import math
-
 import torch
 
-from rtmc.kernels.backend import cdiv, jit, launch, tl
+from rtmc.kernels.backend import bits_of, cdiv, jit, launch, number_of, tl
 from rtmc.kernels.ids import ids_and_firsts_triton
-from rtmc.kernels.segments import _segment_triton, grid_constants, grid_parts, rows_by_segment
-from rtmc.kernels.tree_group import bits_of, number_of, read_table, store_rows
+from rtmc.kernels.segments import _segment_triton, grid_constants, grid_parts, grid_total, rows_by_segment
+from rtmc.kernels.tree_group import read_table, store_rows
 
 _BLOCK = 1024
 _CHAINS = 32  # rollouts a program; more would leave a small table on few processors
@@ -51,7 +49,7 @@ def _cell_kernel(
     end = tl.load(starts_C1 + cell + 1)
     group = tl.load(group_S + tl.load(order_S + start))
     bound = tl.load(bound_G + group)
-    c1, c2 = grid_constants(bound, tl.load(size_G + group))
+    c1, c2, down = grid_constants(bound, tl.load(size_G + group))
     number = tl.zeros((BLOCK,), tl.int64)
     hi = tl.zeros((BLOCK,), tl.float64)
     lo = tl.zeros((BLOCK,), tl.float64)
@@ -60,12 +58,12 @@ def _cell_kernel(
         inside = position < end
         row = tl.load(order_S + position, mask=inside, other=0)
         counted = tl.load(counted_S + row, mask=inside, other=0)
-        part_hi, part_lo = grid_parts(tl.load(returns_S + row, mask=inside, other=0.0), bound, c1, c2)
+        part_hi, part_lo = grid_parts(tl.load(returns_S + row, mask=inside, other=0.0), c1, c2, down)
         number += counted
         hi += tl.where(counted > 0, part_hi, 0.0)
         lo += tl.where(counted > 0, part_lo, 0.0)
     tl.store(number_C + cell, tl.sum(number, 0))
-    tl.store(total_C + cell, tl.sum(hi, 0) + tl.sum(lo, 0))
+    tl.store(total_C + cell, grid_total(tl.sum(hi, 0), tl.sum(lo, 0), down))
 
 
 @jit
@@ -90,12 +88,13 @@ def _read_kernel(
 
 
 def _per_group(returns, start_value, known_group, length, groups):
-    """(bound, size, prior), each (G,): of the returns of known rollouts, and the mean of ``start_value``."""
+    """(bound, size, prior), each (G,): of the returns of known rollouts, and the mean of ``start_value``. Returns that
+    are no numbers stay out of the bound: they must not move the grid of the other cells."""
     members, _, mean, _, _, _ = _segment_triton(start_value, known_group, groups, None)
     row_group = torch.repeat_interleave(known_group, length, output_size=returns.shape[0])
-    size, _, _, _, low, high = _segment_triton(returns, row_group, groups, None)
-    bound = torch.maximum(low.abs(), high.abs()).nan_to_num(nan=math.inf, posinf=math.inf)
-    return torch.where(size > 0, bound, 0.0), size, torch.where(members > 0, mean, 0.0)
+    finite = torch.where(returns.isfinite(), returns, 0.0)
+    size, _, _, _, low, high = _segment_triton(finite, row_group, groups, None)
+    return torch.where(size > 0, torch.maximum(low.abs(), high.abs()), 0.0), size, torch.where(members > 0, mean, 0.0)
 
 
 def fill_by_cell(

@@ -1,7 +1,8 @@
 """Compiles the kernels ahead of time for GPUs that need not be here; one JSON line a kernel and target.
 
 Shows that each compiles, and reads from what comes out the register spills (``ptxas -v`` on the PTX for NVIDIA,
-``.vgpr_spill_count`` in the assembly for AMD) and the loads and stores that move 128 bits at a time. A process of its
+``.vgpr_spill_count`` in the assembly for AMD), the loads and stores that move 128 bits at a time, and addresses made
+of 32-bit numbers. A process of its
 own, because the interpreter must be off; the compilations are shared out among as many processes as there are cores,
 and what Triton's cache on disk still holds is not compiled again.
 """
@@ -83,6 +84,13 @@ def wide_accesses(compiled: Any, target: Any) -> dict[str, int]:
     return {kind: len(re.findall(pattern, code)) for kind, pattern in WIDE[target.backend].items()}
 
 
+def narrow_addresses(ttir: str) -> list[str]:
+    """Additions to a pointer of an int32 that is no constant: past 2^31 elements it would have wrapped."""
+    constants = set(re.findall(r"(%[\w-]+) = arith\.constant", ttir))
+    added = re.findall(r"(tt\.addptr %[\w#-]+, (%[\w#-]+) : .*?, (?:i32|tensor<[0-9x]*xi32>)) loc", ttir)
+    return [line for line, offset in added if offset not in constants]
+
+
 @functools.cache
 def jobs() -> list[tuple[Any, str, Any]]:
     """(case, label, target) in the order of the lines. Each process makes them for itself."""
@@ -96,10 +104,11 @@ def jobs() -> list[tuple[Any, str, Any]]:
 def line_of(at: int) -> str:
     case, label, target = jobs()[at]
     began = time.perf_counter()
-    spilled, wide, error = None, None, None
+    spilled, wide, narrow, error = None, None, None, None
     try:
         compiled = compile_case(case, target)
         spilled, wide = spills(compiled, target), wide_accesses(compiled, target)
+        narrow = narrow_addresses(compiled.asm["ttir"])
     except Exception:
         error = traceback.format_exc()
     line = {
@@ -107,9 +116,9 @@ def line_of(at: int) -> str:
         "constexprs": {k: str(v) for k, v in case.constexprs.items()},
         "target": label,
         "spills": spilled,
-        "may_spill": case.may_spill,
         "wide": wide,
-        "wanted_wide": case.wide,
+        "wanted_wide": {"loads": case.wide, "stores": case.wide_stores if case.wide else 0},
+        "narrow": narrow,
         "error": error,
         "seconds": round(time.perf_counter() - began, 2),
     }

@@ -1,11 +1,13 @@
 """Which code runs, what happens where it cannot, what an import costs, and the argument checks."""
 
+import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +108,45 @@ def test_without_triton_every_file_imports_and_the_cpu_computes():
     assert done.stdout.split("\n")[0] == "[1.75, 1.5, 1.0]"
     refused = python(code, RTMC_BACKEND="triton")
     assert "Triton is not installed" in refused.stderr.splitlines()[-1]
+
+
+def test_without_numba_what_is_plain_torch_computes():
+    """token_logprobs is matrix products of torch, forward and backward; what is a loop of numba says what it lacks."""
+    code = (
+        f"HIDDEN = {{'numba'}}{HIDE_TRITON}"
+        + """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "numba" else find(name, *more)
+import torch
+from rtmc.kernels.logprob import token_logprobs
+from rtmc.kernels.returns import discounted_returns
+for entropy in (False, True):
+    hidden = torch.eye(2, requires_grad=True)
+    got, own = token_logprobs(hidden, torch.zeros(4, 2), torch.tensor([0, 3]), entropy=entropy)
+    got.sum().backward()
+    print([round(x, 4) for x in got.tolist()], hidden.grad.tolist())
+discounted_returns(torch.ones(3), torch.tensor([0, 3]), 0.5)
+"""
+    )
+    done = python(code)
+    assert done.stdout.splitlines() == ["[-1.3863, -1.3863] [[0.0, 0.0], [0.0, 0.0]]"] * 2, done.stderr
+    assert done.returncode != 0
+    assert "need numba" in done.stderr.splitlines()[-1]
+
+
+def test_numba_is_looked_for_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: asked.append(name) or object())
+    backend._has_numba.cache_clear()
+    assert [backend.backend_for("cpu") for _ in range(3)] == ["numba"] * 3
+    assert asked == ["numba"]
+    backend._has_numba.cache_clear()
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 0.1, 1.0, -3.5, math.inf, -math.inf, 5e-324, 1.7e308])
+def test_bits_of_a_number(number):
+    assert torch.tensor([backend.bits_of(number)]).view(torch.float64).item().hex() == number.hex()
 
 
 def test_without_triton_a_kernel_refuses_to_launch():
@@ -214,6 +255,21 @@ def test_a_cache_that_can_be_written_is_not_noted_and_is_read_again(tmp_path):
         (lambda t: backend.check_offsets("o", torch.tensor([0, 3, 2]), 2), ValueError, ["`o`", "decrease"]),
         (lambda t: backend.check_offsets("o", torch.tensor([1, 3]), 3), ValueError, ["from 1 to 3", "0 to 3"]),
         (lambda t: backend.check_offsets("o", torch.tensor([0, 3]), 4), ValueError, ["from 0 to 3", "0 to 4"]),
+        (
+            lambda t: backend.check_offsets("o", torch.tensor([0, 3]), 4, "node"),
+            ValueError,
+            ["node numbers from 0 to 4", "the number of nodes"],
+        ),
+        (lambda t: backend.check_tensor("a", t.to_sparse(), dtypes=t.dtype), ValueError, ["sparse_coo", "to_dense"]),
+        (lambda t: backend.check_tensor("a", t.float().to_sparse_csr(), dtypes=t.dtype), ValueError, ["sparse_csr"]),
+        (lambda t: backend.check_integers("a", t.short()), ValueError, ["`a`", "int16", "int64 or int32"]),
+        (lambda t: backend.check_integers("a", t, shape=(1, 3)), ValueError, ["`a`", "(2, 3)", "(1, 3)"]),
+        (lambda t: backend.check_range("p", np.float32(1.5), 0, 1), ValueError, ["`p`", "1.5"]),
+        (lambda t: backend.check_range("p", np.bool_(True), 0, 1), TypeError, ["`p`", "number"]),
+        (lambda t: backend.check_range("p", 10**400, 0, math.inf), ValueError, ["`p`", "1329 bits", "float64"]),
+        (lambda t: backend.choose("w", ["x"], ("x", "y")), ValueError, ["`w`", "['x']", "'x', 'y'"]),
+        (lambda t: backend.choose("w", {"x"}, {"x": 1}), ValueError, ["`w`", "{'x'}"]),
+        (lambda t: backend.choose("w", t, ("x",)), ValueError, ["`w`", "tensor", "'x'"]),
     ],
 )
 def test_checks_name_the_argument_what_came_and_what_is_wanted(call, error, words):
@@ -226,6 +282,13 @@ def test_checks_pass_what_fits():
     t = torch.zeros(2, 3, dtype=torch.int64)
     backend.check_tensor("a", t, dtypes=torch.int64, shape=("B", 3), device=t.device)
     assert backend.check_range("p", 1, 0.0, 1.0) == 1.0
+    for number in (np.float32(0.5), np.float16(0.5), np.float64(0.5)):
+        assert type(backend.check_range("p", number, 0.0, 1.0)) is float
+    assert backend.check_range("p", np.int64(1), 0, 1) == backend.check_range("p", np.uint8(1), 0, 1) == 1.0
+    assert backend.check_integers("a", t, shape=("B", 3)) is t
+    assert backend.check_integers("a", t.int()).dtype == torch.int64
+    assert torch.equal(backend.check_integers("a", t.int()), t)
+    backend.choose("w", "x", ("x", "y"))
     backend.check_offsets("o", torch.tensor([0, 0, 4]), 4)
 
 

@@ -51,6 +51,37 @@ def test_fill_is_exact_in_float64(device, backend):
     assert out.item() == 0.1
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_fill_that_the_dtype_cannot_hold_is_refused(dtype, device, backend):
+    """As a number; infinities and NaN are asked for as such. The dtype is that of the result."""
+    step = torch.tensor([-1], device=device)
+    top = torch.finfo(dtype).max
+    values = torch.zeros(1, dtype=dtype, device=device)
+    other = torch.zeros(1, dtype=torch.float64, device=device)
+    beyond = [10**400, -(10**400)] if dtype == torch.float64 else [top * 1.001, -top * 2, 1e300, 10**400]
+    for fill in beyond:
+        with pytest.raises(ValueError, match=r"`fill`: got .*wanted"):
+            broadcast_to_tokens(values, step, fill)
+        with pytest.raises(ValueError, match=r"`fill`: got .*wanted"):
+            broadcast_to_tokens(other, step, fill, dtype=dtype)
+    for fill in (top, -top, float("inf"), float("-inf")):
+        assert broadcast_to_tokens(values, step, fill).item() == fill
+    assert broadcast_to_tokens(values.to(torch.float16), step, top, dtype=dtype).item() == top
+    assert broadcast_to_tokens(values, step, np.float32(0.5)).item() == 0.5
+    assert broadcast_to_tokens(values, step, np.int64(2)).item() == 2.0
+
+
+def test_a_million_tokens_summed_twice(device):
+    """Bitwise the same, in float32, whatever ran beside it."""
+    g = torch.Generator().manual_seed(0)
+    values, step = torch.randn(10**6, generator=g).to(device), torch.randint(0, 100, (10**6,), generator=g).to(device)
+    one, two = (sum_over_tokens(values, step, 100) for _ in range(2))
+    assert torch.equal(one, two)
+    # And right: each sum rounded once from float64.
+    truth = torch.zeros(100, dtype=torch.float64).index_add(0, step.cpu(), values.double().cpu())
+    assert torch.allclose(one.double().cpu(), truth, rtol=2**-23, atol=0)
+
+
 @pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
 def test_a_masked_token_counts_as_one_without_a_step(kind, device, backend):
     values = torch.tensor([0.5, -1.0], device=device, requires_grad=True)

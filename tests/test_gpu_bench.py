@@ -42,6 +42,18 @@ def test_every_part_runs_on_the_cpu(tmp_path):
     assert any(line.get("of_copy_bandwidth", 0) > 0 for line in lines if line["part"] == "broadcast")
     peaks = [line["peak_extra_bytes"] for line in lines if line["part"] == "logprob" and "candidate" in line]
     assert len(peaks) == 2
+    # What was to be reached, and on a GPU whether it is.
+    targets = {line["part"]: line["target"] for line in lines if "target" in line}
+    assert targets == {"rtmc": "one launch of ours", "broadcast": 0.8, "loss": 0.7}
+    assert all(line["reached"] is None for line in lines if "target" in line)
+    # Whatever became of a reference, its op was timed beside something.
+    compared = [line for line in lines if line["part"] == "compile" and "held" not in line]
+    assert not any("skipped" in line for line in compared)
+    for line in compared:
+        case = line["instead"] if "instead" in line else line["case"]
+        assert (
+            len({other["candidate"] for other in compared if other.get("case") == case and "median_ms" in other}) == 2
+        )
     counted = [line for line in lines if "launches" in line]
     assert counted
     assert all("CUDA alone" in line["skipped"] for line in counted)
@@ -82,6 +94,49 @@ def test_a_failing_part_leaves_the_others_running(gpu, monkeypatch, tmp_path, ca
     assert "TimeoutError: took more than" in ends["slow"]["error"]
     assert "planted" in capsys.readouterr().err
     assert [line["seen"] for line in lines_of(tmp_path) if "seen" in line] == [1, 2, "cpu"]
+
+
+def test_an_op_without_a_reference_that_compiles_stands_beside_its_peer(gpu, monkeypatch):
+    import measure
+
+    def ours():
+        return torch.ones(3)
+
+    def peer():
+        return torch.zeros(3) + 1
+
+    case = measure.Case("planted", {"op": ours, "numpy": ours, "sums in torch": peer, "the same, torch.compile": ours})
+    place = gpu.Place("cpu", True)
+    lines = list(gpu.beside_peer(place, case))
+    assert [line["candidate"] for line in lines] == ["op", "torch.compile of sums in torch"]
+
+    def refuse(work):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    why, *lines = gpu.beside_peer(place, case)
+    assert "no compiler" in why["why"]
+    assert [line["candidate"] for line in lines] == ["op", "sums in torch"]
+    with pytest.raises(AssertionError, match="no candidate in plain torch"):
+        list(gpu.beside_peer(place, case._replace(candidates={"op": ours, "numpy": ours})))
+
+
+def test_every_op_of_the_benchmark_has_a_peer_in_plain_torch(gpu):
+    import bench_kernels
+
+    for stem in bench_kernels.OPS:
+        _, *others = next(bench_kernels.module_of(stem).cases(True, "cpu")).candidates
+        assert [name for name in others if "torch" in name and "compile" not in name], stem
+
+
+def test_a_share_of_the_copy_is_judged_on_a_gpu_alone(gpu, monkeypatch):
+    lines = [{"gb_per_s": 100.0}, {"gb_per_s": 75.0}]
+    monkeypatch.setattr(gpu, "copy_of", lambda place, numbers: (None, 0))
+    for device, target, reached in (("cuda", 0.7, True), ("cuda", 0.8, False), ("cpu", 0.7, None)):
+        given = iter(lines)
+        monkeypatch.setattr(gpu, "timed", lambda *_, given=given: iter([next(given)]))
+        _, ours = gpu.beside_copy(gpu.Place(device, False), "x", None, 1, target)
+        assert (ours["of_copy_bandwidth"], ours["target"], ours["reached"]) == (0.75, target, reached)
 
 
 def sleep_under(limit, seconds):

@@ -260,6 +260,44 @@ def test_strides(device, backend):
     assert torch.equal(got, graph_potential(source, target, torch.ones_like(source), offsets, goal, 0.9))
 
 
+@pytest.mark.parametrize("counts", [torch.int64, torch.int32, torch.float64, torch.float16])
+@pytest.mark.parametrize("rows", [([0], [1], [1]), ([0, 1], [1, 0], [0, 0]), ([0, 0], [0, 1], [5, 5])])
+def test_rows_none_of_which_counts(device, backend, counts, rows):
+    """All from ends, or of count 0: no edge is left, and every node keeps what its mark says."""
+    source, target, count = (torch.tensor(t, device=device) for t in rows)
+    bounds = torch.tensor([0, 2], device=device)
+    goal = torch.tensor([1, 0], device=device)
+    assert graph_potential(source, target, count.to(counts), bounds, goal, 0.95).tolist() == [1.0, 0.0]
+
+
+def test_a_count_of_zero_beside_a_goal(device, backend):
+    one = torch.tensor([0, 1], device=device)
+    arguments = (one[:1], one[1:], one[:1], torch.tensor([0, 2], device=device), one, 0.95)
+    assert graph_potential(*arguments).tolist() == [0.0, 1.0]
+
+
+def test_integer_counts_near_their_largest_add_up_in_any_order(device, backend):
+    """2^53 + 1 + 1 is no sum of floats: in doubles it is 2^53 one way round and 2^53 + 2 the other."""
+    target, count = torch.tensor([2, 2, 3, 3, 2]), torch.tensor([2**53, 1, 1, 2**53, 1])
+    bounds, goal = torch.tensor([0, 4], device=device), torch.tensor([0, 0, 1, -1], device=device)
+    found = set()
+    for order in itertools.permutations(range(5)):
+        rows = list(order)
+        ids = torch.zeros(5, dtype=torch.int64, device=device)
+        arguments = (ids, target[rows].to(device), count[rows].to(device), bounds, goal)
+        found.add(graph_potential(*arguments, 0.5)[0].item())
+    assert len(found) == 1
+    # (2^53 + 2) / (2^54 + 3), each of them rounded to float64 once.
+    assert found.pop() == pytest.approx(0.5 * ((2**53 + 2) / (2**54 + 3)), rel=2**-51, abs=0)
+
+
+def test_int32_offsets(device, backend):
+    source, target, count, offsets, goal = (t.to(device) for t in random_graphs([20, 9], seed=15))
+    want = graph_potential(source, target, count, offsets, goal, 0.9)
+    narrow = (t.int() for t in (source, target, count, offsets, goal))
+    assert torch.equal(graph_potential(*narrow, 0.9), want)
+
+
 def test_the_input_stays_as_it_was(device, backend):
     graphs = tuple(t.to(device) for t in random_graphs([20, 9], seed=16))
     before = tuple(t.clone() for t in graphs)
@@ -303,9 +341,27 @@ def changed(place, value):
         (changed(2, torch.tensor([1, -1, 1])), ValueError, "`count`: got -1 in row 1; wanted a number of transitions"),
         (changed(2, torch.tensor([1.0, 1.0, math.nan])), ValueError, "`count`: got nan in row 2"),
         (changed(2, torch.tensor([math.inf, 1.0, 1.0])), ValueError, "`count`: got inf in row 0"),
-        (changed(3, OFFSETS.int()), ValueError, "`node_offsets`: got int32"),
+        (changed(2, torch.tensor([1.0, math.inf, 1.0]).half()), ValueError, "`count`: got inf in row 1"),
+        (changed(3, OFFSETS.short()), ValueError, "`node_offsets`: got int16.*wanted int64 or int32"),
+        (changed(0, S.to_sparse()), ValueError, "`source`: got a tensor of layout sparse_coo; wanted a dense"),
+        (changed(2, torch.tensor([1, 2**53 + 1, 1])), ValueError, "`count`: got 9007199254740993 in row 1; wanted"),
+        (
+            (
+                *(torch.zeros(512).long(),) * 2,
+                torch.full((512,), 2**53),
+                torch.tensor([0, 1]),
+                torch.zeros(1).long(),
+                0.9,
+            ),
+            ValueError,
+            "`count`: got integers of sum 4611686018427387904; wanted one below 2",
+        ),
         (changed(3, OFFSETS[:0]), ValueError, "`node_offsets`: got no element"),
-        (changed(3, torch.tensor([0, 2, 3])), ValueError, "`node_offsets`: they run from 0 to 3; .* 0 to 4"),
+        (
+            changed(3, torch.tensor([0, 2, 3])),
+            ValueError,
+            "`node_offsets`: they run from 0 to 3; .*node.* 0 to 4 .*number of nodes",
+        ),
         (changed(3, torch.tensor([0, 3, 2, 4])), ValueError, "`node_offsets`: they decrease"),
         (changed(4, torch.tensor([0, 1, 2, 0])), ValueError, "`goal`: got 2 in row 2; wanted 1"),
         (changed(4, torch.tensor([0, 1, math.nan, 0])), ValueError, "`goal`: got nan in row 2"),

@@ -108,6 +108,14 @@ def test_the_input_stays_as_it_was(device, backend):
     assert all(torch.equal(a, b.cpu()) for a, b in zip(arguments, placed, strict=True))
 
 
+def test_int32_offsets_and_groups(device, backend):
+    tokens, offsets, group = (
+        torch.tensor(t, device=device) for t in ([4, 4, 5, 4], [0, 1, 3, 4], [2**31 - 1, 7, 2**31 - 1])
+    )
+    assert prefix_groups(tokens, offsets.int(), group.int()).tolist() == [0, 1, 2, 0]
+    assert prefix_groups(tokens, offsets, group).tolist() == [0, 1, 2, 0]
+
+
 def test_opcheck(device):
     arguments = (torch.tensor([1, 2, 1]), torch.tensor([0, 2, 3]), torch.tensor([0, 0]))
     torch.library.opcheck(torch.ops.rtmc.prefix_groups, tuple(t.to(device) for t in arguments))
@@ -124,9 +132,15 @@ TOKENS, OFFSETS, GROUP = torch.arange(3), torch.tensor([0, 1, 3]), torch.zeros(2
         (([1], OFFSETS, GROUP), TypeError, "`token_ids`: got list"),
         ((TOKENS.float(), OFFSETS, GROUP), ValueError, "`token_ids`: got float32.*wanted int64 or int32"),
         ((TOKENS[None], OFFSETS, GROUP), ValueError, r"`token_ids`: .*\(1, 3\)"),
-        ((TOKENS, OFFSETS.int(), GROUP), ValueError, "`offsets`: got int32.*wanted int64"),
+        ((TOKENS, OFFSETS.short(), GROUP), ValueError, "`offsets`: got int16.*wanted int64 or int32"),
+        ((TOKENS, OFFSETS, GROUP.byte()), ValueError, "`group`: got uint8.*wanted int64 or int32"),
+        ((TOKENS.to_sparse(), OFFSETS, GROUP), ValueError, "`token_ids`: got a tensor of layout sparse_coo; wanted a"),
         ((TOKENS, OFFSETS[:0], GROUP), ValueError, "`offsets`: got no element"),
-        ((TOKENS, torch.tensor([0, 1, 2]), GROUP), ValueError, "`offsets`: they run from 0 to 2"),
+        (
+            (TOKENS, torch.tensor([0, 1, 2]), GROUP),
+            ValueError,
+            "`offsets`: they run from 0 to 2; .*token.* 0 to 3 .*number of tokens",
+        ),
         ((TOKENS, torch.tensor([1, 1, 3]), GROUP), ValueError, "`offsets`: they run from 1 to 3"),
         ((TOKENS, torch.tensor([0, 4, 3]), GROUP), ValueError, "`offsets`: they decrease"),
         ((TOKENS, OFFSETS, GROUP.float()), ValueError, "`group`: got float32.*wanted int64"),

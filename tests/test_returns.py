@@ -76,6 +76,18 @@ def test_numbers_that_are_none_spread_backwards_in_their_rollout_alone(device, b
     assert got.tolist()[2:] == [1.0, 1.0, math.inf, 1.0]
 
 
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_an_infinity_reaches_rows_from_which_gamma_underflows(device, backend, odd):
+    """0.01^162 is 0 in float64, and 0 times infinity would be NaN."""
+    reward = torch.cat([torch.ones(600), torch.tensor([odd])]).double().to(device)
+    got = discounted_returns(reward, torch.tensor([0, 601], device=device), 0.01).cpu()
+    assert got.tolist() == [odd] * 601 if odd == odd else got.isnan().all()
+    # At gamma 0 only the row itself keeps it: before it stands 0 times infinity.
+    none = discounted_returns(reward, torch.tensor([0, 601], device=device), 0.0).cpu()
+    assert none[:600].isnan().all()
+    assert none[600].item() == odd or math.isnan(odd)
+
+
 def test_gradients(device, backend):
     offsets = offsets_of([3, 0, 1, 5]).to(device)
     reward = torch.randn(9, dtype=torch.float64, device=device, requires_grad=True)
@@ -119,6 +131,7 @@ REWARD, OFFSETS = torch.ones(3), torch.tensor([0, 3])
     [
         (([1.0], OFFSETS, 0.5), TypeError, "`reward`: got list"),
         ((REWARD.long(), OFFSETS, 0.5), ValueError, "`reward`: got int64"),
+        ((REWARD.to_sparse(), OFFSETS, 0.5), ValueError, "`reward`: got a tensor of layout sparse_coo; wanted a dense"),
         ((REWARD[None], OFFSETS, 0.5), ValueError, r"`reward`: .*\(1, 3\)"),
         ((REWARD, OFFSETS.short(), 0.5), ValueError, "`offsets`: got int16.*wanted int64 or int32"),
         ((REWARD, OFFSETS.to("meta"), 0.5), ValueError, "`offsets`: .*on meta; wanted .*on cpu"),
@@ -126,8 +139,9 @@ REWARD, OFFSETS = torch.ones(3), torch.tensor([0, 3])
         ((REWARD, OFFSETS, math.nan), ValueError, "`gamma`: got nan"),
         ((REWARD, OFFSETS, -0.5), ValueError, "`gamma`: got -0.5"),
         ((REWARD, OFFSETS, True), TypeError, "`gamma`: got True"),
+        ((REWARD, OFFSETS, 10**400), ValueError, "`gamma`: got an integer of 1329 bits"),
         ((REWARD, OFFSETS[:0], 0.5), ValueError, "`offsets`: got no element"),
-        ((REWARD, torch.tensor([0, 2]), 0.5), ValueError, "`offsets`: they run from 0 to 2"),
+        ((REWARD, torch.tensor([0, 2]), 0.5), ValueError, "`offsets`: they run from 0 to 2; .*row numbers from 0 to 3"),
         ((REWARD, torch.tensor([0, 3, 2, 3]), 0.5), ValueError, "`offsets`: they decrease"),
         ((REWARD, OFFSETS, 1.01), ValueError, r"`gamma`: got 1.01.*\[0.0, 1.0\]"),
         ((REWARD, OFFSETS, 0.5, torch.ones(2)), ValueError, r"`final`: .*\(2,\).*\(1,\)"),

@@ -4,6 +4,7 @@ Random trees against exact fractions, on every backend and by both ways of the t
 ``tests/kernel_cases/rollout_tree.py``.
 """
 
+import itertools
 import json
 import math
 
@@ -131,11 +132,15 @@ def test_equal_ids_of_different_groups_are_different_states(device, backend):
     assert together.visits.tolist() == [2, 2, 2, 2]
 
 
-def test_a_reward_that_is_no_number_stays_in_its_group(device, backend):
+def test_a_prior_that_is_no_number_stays_in_its_group(device, backend):
     tree = tree_of([(0, 1.0, [("s", "a", NAN)]), (0, 1.0, [("t", "a")]), (1, 1.0, [("s", "a")])], device)
     got = run(tree)
     assert got.advantage[0].isnan()
     assert got.advantage[1:].isfinite().all()
+    by_return = run(tree, prior="mean_return")
+    assert by_return.v.isnan().tolist() == [True, True, False]
+    assert by_return.q[1:].tolist() == [1.0, 1.0]
+    assert by_return.advantage.isnan().tolist() == [True, True, False]
 
 
 def rebuilt(tree, order):
@@ -230,13 +235,45 @@ def test_int32_keys_and_unaligned_rows(device, backend):
         assert all(torch.equal(a, b) for a, b in zip(run(tree), run(other), strict=True))
 
 
-def test_returns_that_are_no_numbers_stay_in_their_cells(device, backend):
-    """An infinite reward makes its own cells infinite; a cell of the group that it does not enter keeps no sum."""
-    rollouts = [(0, 1.0, [("s", "a", math.inf), ("t", "b")]), (1, 1.0, [("s", "a"), ("t", "b")])]
-    got = run(tree_of(rollouts, device))
-    assert got.returns.tolist() == [math.inf, 1.0, 1.0, 1.0]
-    assert got.q.tolist()[0] == math.inf
-    assert torch.equal(got.q[2:].cpu(), torch.ones(2, dtype=torch.float64))  # another group
+@pytest.mark.parametrize("odd", [NAN, math.inf, -math.inf])
+def test_returns_that_are_no_numbers_stay_in_their_cells(device, backend, odd):
+    """Rollouts of one group through 8, 9 (the odd one), through 1, 2 and again 1, 2: by hand at gamma 0.9, prior 2/3.
+    State 1 has returns 1.9 and 2.8, state 2 has 1 and 2; V' = (4.7 + 4/3) / 4 and (3 + 4/3) / 4."""
+    rollouts = [
+        (0, 1.0, [(8, 0, 0.0), (9, 0, odd)]),
+        (0, 0.0, [(1, 1, 1.0), (2, 1, 1.0)]),
+        (0, 1.0, [(1, 2, 1.0), (2, 2, 1.0)]),
+    ]
+    got = run(tree_of(rollouts, device), gamma=0.9)
+    assert not got.q[:2].isfinite().any()
+    assert not got.advantage[:2].isfinite().any()
+    assert got.q[2:].tolist() == pytest.approx([1.9, 1.0, 2.8, 2.0], abs=1e-15)
+    v = [(4.7 + 4 / 3) / 4, (3 + 4 / 3) / 4] * 2
+    assert got.v[2:].tolist() == pytest.approx(v, abs=1e-15)
+    advantage = [0.39166666666666666, -0.08333333333333333, 1.2916666666666667, 0.9166666666666666]
+    assert got.advantage[2:].tolist() == pytest.approx(advantage, abs=1e-15)
+
+
+@pytest.mark.parametrize("odd", [NAN, math.inf])
+def test_sums_beside_what_is_no_number_are_exact_still(device, backend, odd):
+    """1e16 + 1 - 1e16 + 1 = 2 in whichever order the rollouts come."""
+    gains = [1e16, 1.0, -1e16, 1.0]
+    for order in itertools.permutations(range(4)):
+        rollouts = [(0, 0.0, [("s", "a", gains[k])]) for k in order]
+        rollouts.insert(order[0], (0, 0.0, [("t", "a", odd)]))
+        got = run(tree_of(rollouts, device), prior_visits=0.0)
+        assert sorted(got.q[got.q.isfinite()].tolist()) == [0.5] * 4
+        assert sorted(got.v[got.v.isfinite()].tolist()) == [0.5] * 4
+
+
+def test_infinities_of_both_signs_in_one_cell(device, backend):
+    """inf and -inf make NaN in whichever order, in the state; each pair of its own keeps its sign."""
+    for signs in ((1, -1), (-1, 1)):
+        rollouts = [(0, 0.0, [("s", k, sign * math.inf)]) for k, sign in enumerate(signs)]
+        got = run(tree_of([*rollouts, (0, 1.0, [("t", "a")])], device))
+        assert got.q[:2].tolist() == [sign * math.inf for sign in signs]
+        assert got.v.isnan().tolist() == [True, True, False]
+        assert got.q[2].item() == 1.0
 
 
 def test_opcheck(device):
@@ -259,6 +296,9 @@ def test_opcheck(device):
         ({"gamma": -0.1}, ValueError, "`gamma`: got -0.1"),
         ({"prior_visits": -1}, ValueError, "`prior_visits`: got -1"),
         ({"prior_visits": math.inf}, ValueError, "`prior_visits`: got inf"),
+        ({"prior": ["mean_return"]}, ValueError, "`prior`: got .'mean_return'.; wanted one of 'success_rate'"),
+        ({"prior_visits": 10**400}, ValueError, "`prior_visits`: got an integer of 1329 bits"),
+        ({"state": torch.zeros(10).long().to_sparse()}, ValueError, "`state`: got a tensor of layout sparse_coo"),
         ({"prior": "mean"}, ValueError, "`prior`: got 'mean'; wanted one of 'success_rate', 'mean_return'"),
         ({"first_visit": 1}, TypeError, "`first_visit`: got 1"),
     ],

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtmc.kernels import segment_loop, tree_loop
+from rtmc.kernels import segment_loop, segments, tree_climb, tree_loop
 from rtmc.kernels.segments import segment_stats
 
+TOP = 1.7976931348623157e308
 SIZES = st.floats(-1e30, 1e30, allow_subnormal=True)
 
 
@@ -117,6 +118,40 @@ def test_the_grid_is_the_formula_of_the_file():
             assert second >= min(top, (n + 2) * top / 2**53)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.floats(0, 1.7e308, allow_subnormal=True), st.integers(0, 2**40))
+def test_the_copies_of_the_grid_are_equal(bound, n):
+    """numba's cache follows no call into another file, so each loop has the constants in its own. ``tree_climb`` is
+    given no bound of 2^900 or more."""
+    want = segment_loop._grid_constants_numba(bound, n)
+    assert tree_loop._grid(bound, n) == want
+    if bound < segments.LARGE:
+        assert tree_climb._grid_numba(bound, n) == want
+    assert (
+        (segment_loop.LARGE, segment_loop.DOWN) == (tree_loop.LARGE, tree_loop.DOWN) == (segments.LARGE, segments.DOWN)
+    )
+    assert segments.DOWN * segments.UP == 1.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-TOP, TOP) | st.sampled_from([TOP, -TOP, TOP / 3, 1e300]), min_size=1), st.randoms())
+def test_sums_of_any_finite_size_are_exact_in_any_order(values, random):
+    """The sum of fractions, to one rounding (infinite where that has no float64), whatever the order."""
+    ids = torch.zeros(len(values), dtype=torch.int64)
+    got = segment_stats(torch.tensor(values, dtype=torch.float64), ids, 1)
+    shuffled = random.sample(values, len(values))
+    again = segment_stats(torch.tensor(shuffled, dtype=torch.float64), ids, 1)
+    assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in zip(got, again, strict=True))
+    exact, n = sum(map(Fraction, values), Fraction(0)), len(values)
+    allowed = abs(exact) / 2**52 + n * (n + 3) ** 2 * Fraction(max(map(abs, values))) / 2**103 + Fraction(1, 2**1073)
+    total = got.sum.item()
+    if math.isinf(total):
+        assert abs(exact) + allowed >= Fraction(2**1024 - 2**970)
+        assert (total > 0) == (exact > 0)
+    else:
+        assert abs(Fraction(total) - exact) <= allowed
+
+
 def test_strides(device, backend):
     base = torch.randn(30, 4, device=device)
     ids = torch.randint(-1, 3, (30, 2), device=device)
@@ -178,6 +213,8 @@ X, IDS = torch.ones(3), torch.tensor([0, 1, -1])
         ((X, IDS, 1), ValueError, "`ids`: got values from -1 to 1; wanted -1 to 0"),
         ((X, IDS - 1, 2), ValueError, "`ids`: got values from -2 to 0"),
         ((X, IDS, -1), ValueError, "`count`: got -1"),
+        ((X.to_sparse(), IDS, 2), ValueError, "`values`: got a tensor of layout sparse_coo; wanted a dense"),
+        ((X, IDS.short(), 2), ValueError, "`ids`: got int16.*wanted int64 or int32"),
         ((X, IDS, 2.0), TypeError, "`count`: got 2.0"),
         ((X, IDS, torch.tensor([2])), ValueError, r"`count`: .*\(1,\)"),
         ((X, IDS, 2, torch.ones(2)), ValueError, r"`weights`: .*\(2,\).*\(3,\)"),

@@ -96,7 +96,9 @@ def test_exactly_the_unmasked_tokens_are_trained(aggregate, device, backend):
     assert -loss.item() == pytest.approx(expected.get(aggregate, 1.0))
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(2).int(), torch.zeros(3).long(), torch.zeros(2).long().to("meta"), [0, 0]])
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(2).short(), torch.zeros(3).long(), torch.zeros(2).long().to("meta"), [0, 0]]
+)
 def test_ids_of_another_kind_are_refused(bad):
     good = torch.zeros(2).long()
     for name in ("rollout_of_token", "sequence_of_token"):
@@ -211,12 +213,36 @@ def test_masked_tokens_change_no_bit(seed, kl_mode):
     assert all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
 
 
+def test_int32_ids_give_the_same_bits(device, backend):
+    _, _, _, turns, mask, _ = random_batch(4, 6, 9)
+    step, rollout = (x.to(device) for x in flat(mask, turns))
+    words = {"sequence_of_token": rollout}
+    for aggregate in AGGREGATES:
+        want = aggregate_weights(step, rollout, aggregate, **words)
+        for names in (("step_of_token",), ("rollout_of_token", "sequence_of_token")):
+            ids = {"step_of_token": step, "rollout_of_token": rollout, **words}
+            ids |= {name: ids[name].int() for name in names}
+            assert torch.equal(aggregate_weights(**ids, aggregate=aggregate), want), (aggregate, names)
+    values = torch.randn(24, device=device)
+    assert torch.equal(segment_mean(values, rollout.int()), segment_mean(values, rollout))
+
+
 def test_norm_length():
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]])
     weights = aggregate_weights(*flat(mask), "seq-mean-token-sum-norm", norm_length=100, dtype=torch.float64)
     assert weights[0].item() == pytest.approx(1 / 200)
     padded = aggregate_weights(*flat(mask), "seq-mean-token-sum-norm", dtype=torch.float64)
     assert padded[0].item() == pytest.approx(1 / 8)
+
+
+def test_a_million_values_averaged_twice(device):
+    g = torch.Generator().manual_seed(0)
+    values, key = torch.randn(10**6, generator=g).to(device), torch.randint(0, 100, (10**6,), generator=g).to(device)
+    one, two = (segment_mean(values, key) for _ in range(2))
+    assert torch.equal(one, two)
+    sums = torch.zeros(100, dtype=torch.float64).index_add(0, key.cpu(), values.double().cpu())
+    truth = (sums / key.cpu().bincount(minlength=100))[key.cpu()]
+    assert torch.allclose(one.double().cpu(), truth, rtol=2**-23, atol=0)
 
 
 def test_mean_over_segments_by_hand(device):

@@ -252,6 +252,14 @@ def test_the_input_stays_as_it_was(device, backend):
         assert all(torch.equal(a, b) for a, b in zip(before, (value, parent, log_weight), strict=True))
 
 
+def test_int32_parents(device, backend):
+    value, parent, log_weight = (t.to(device) for t in random_forest(20, 1, reach=3))
+    value.requires_grad_()
+    want, got = (tree_backup(value, ids, log_weight) for ids in (parent, parent.int()))
+    assert torch.equal(want, got)
+    assert torch.equal(*(torch.autograd.grad(out.sum(), value)[0] for out in (want, got)))
+
+
 def test_opcheck(device):
     value, parent, log_weight = (t.to(device) for t in random_forest(9, 3, reach=3))
     value, log_weight = value.requires_grad_(), log_weight.requires_grad_()
@@ -274,7 +282,9 @@ def changed(tensor, at, value):
         (([1.0], PARENT, WEIGHT), TypeError, "`value`: got list"),
         ((VALUE.long(), PARENT, WEIGHT), ValueError, "`value`: got int64"),
         ((VALUE[None], PARENT, WEIGHT), ValueError, r"`value`: .*\(1, 4\)"),
-        ((VALUE, PARENT.int(), WEIGHT), ValueError, "`parent`: got int32.*wanted int64"),
+        ((VALUE, PARENT.short(), WEIGHT), ValueError, "`parent`: got int16.*wanted int64 or int32"),
+        ((VALUE, PARENT, WEIGHT, ["mean"]), ValueError, r"`mode`: got \['mean'\]; wanted one of 'weighted', 'mean'"),
+        ((VALUE.to_sparse(), PARENT, WEIGHT), ValueError, "`value`: got a tensor of layout sparse_coo; wanted a dense"),
         ((VALUE, PARENT[:3], WEIGHT), ValueError, r"`parent`: .*\(3,\).*\(4,\)"),
         ((VALUE, PARENT.to("meta"), WEIGHT), ValueError, "`parent`: .*on meta; wanted .* on cpu"),
         ((VALUE, PARENT, WEIGHT.long()), ValueError, "`log_weight`: got int64"),

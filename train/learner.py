@@ -135,6 +135,7 @@ class Learner:
                 aggregate=self.loss.aggregate,
                 per="step",
                 weights=tokens.weight,
+                rows=len(advantage),
             )
             visits = torch.as_tensor([len(work.rows[i]) for i in tokens.requests], dtype=torch.float32, device=device)
             entropy = (scores.entropy * visits).sum() / turns

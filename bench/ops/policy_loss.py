@@ -1,6 +1,6 @@
 """`policy_loss` and its gradient beside the same formula in plain torch, also under `torch.compile`.
 
-The peers compute the loss alone; ours reports nine statistics besides.
+The peers compute loss and gradient alone; ours also returns the nine numbers of ``PolicyLossStats``.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from peers import compiled, largest, reference, tokens_of
 
 from rtmc.kernels.policy_loss import policy_loss
 
-TESTS = ["tests/test_token_weights.py", "tests/test_policy_loss.py"]
+TESTS = ["tests/test_token_weights.py", "tests/test_policy_loss.py", "tests/test_policy_loss_inputs.py"]
 
 
 def cases(quick: bool, device: str) -> Iterator[Case]:
@@ -46,5 +46,4 @@ def cases(quick: bool, device: str) -> Iterator[Case]:
     fast = compiled(plain_loss, logprob, old, advantage, step, ref)
     if fast is not None:
         candidates["plain torch, torch.compile"] = with_gradient(fast)
-    # Ours reports nine statistics besides; the peers only the loss.
     yield Case(f"policy loss and its gradient, {tokens:,} tokens", candidates, device, tokens * 44, largest, 1e-5)

@@ -29,8 +29,8 @@ class AotCase(NamedTuple):
     types: str
     constexprs: dict[str, Any]
     num_warps: int = 4
-    may_spill: str = ""  # a reason, where spills are expected
-    wide: int = 0  # at least so many loads, and one store, must move 128 bits at a time on every target
+    wide: int = 0  # at least so many loads must move 128 bits at a time on every target
+    wide_stores: int = 1  # and so many stores, where ``wide`` asks for loads
 
 
 def modules() -> list[ModuleType]:
@@ -74,6 +74,15 @@ def close(got: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float = 0.0
 
 def offsets_of(lengths: Iterable[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0)
+
+
+# Where the elements of a one-dimensional tensor may lie, with others between or before them.
+PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "every second": lambda t: torch.stack([t, t.flip(0)], 1).reshape(-1)[::2],
+    "transposed": lambda t: torch.stack([t.flip(0), t]).t()[:, 1],
+    "unaligned": lambda t: torch.cat([t[-1:], t])[t[-1:].shape[0] :],
+    "int32": lambda t: t.int() if t.dtype == torch.int64 else t,
+}
 
 
 def poison(tensor: torch.Tensor) -> torch.Tensor:

@@ -82,7 +82,9 @@ def placed(graphs, device, how="contiguous"):
     out = []
     for tensor in graphs:
         moved = tensor.to(device)
-        if how == "strided":
+        if how == "int32":
+            moved = moved.int()
+        elif how == "strided":
             moved = torch.stack([moved, torch.zeros_like(moved)], 1)[:, 0]
         elif how == "unaligned":
             moved = torch.cat([moved[:0].new_zeros(1), moved])[1:]
@@ -163,7 +165,7 @@ def cases():
     hub = (torch.zeros(600, dtype=torch.int64), torch.arange(600), torch.arange(600), torch.tensor([0, 600]))
     marks = (torch.arange(600) % 3 == 1).long()
     yield "a row of 600 edges", functools.partial(check, graphs=(*hub, marks), gamma_bar=0.5)
-    for how in ("strided", "unaligned"):
+    for how in ("strided", "unaligned", "int32"):
         yield how, functools.partial(check, graphs=random_graphs([20, 20], seed=4), gamma_bar=0.8, how=how)
     for types in ((torch.int32, torch.int32, torch.bool), (torch.int64, torch.float16, torch.float32)):
         yield f"{types}", functools.partial(check_types, ids=types[0], counts=types[1], marks=types[2])

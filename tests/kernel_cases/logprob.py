@@ -233,17 +233,23 @@ def cases():
 
 
 def aot():
-    # Columns are known as whole vectors at run time; the flag says so here.
-    for scalar, block, out in (("fp32", 4096, "bf16"), ("fp32", 4096, "fp32"), ("fp64", 2048, "fp64")):
-        base = {"BIAS": out != "fp32", "ALIGNED": True, "BLOCK": block}
+    # Columns are known as whole vectors at run time; ALIGNED says so here. Without it nothing is 128 bits wide.
+    kinds = (("fp32", 4096, "bf16", True), ("fp32", 4096, "fp32", True), ("fp64", 2048, "fp64", True),
+             ("fp32", 4096, "fp16", False), ("fp64", 2048, "fp64", False))  # fmt: skip
+    for scalar, block, out, aligned in kinds:
+        base = {"BIAS": out != "fp32", "ALIGNED": aligned, "BLOCK": block}
         reads = f"*{scalar} *{scalar} *{scalar}"
         if out != "bf16":  # the statistics do not depend on the dtype of the products
             types = f"{reads} *{scalar} i64"
-            yield AotCase(logprob_triton._logprob_partials_kernel, types, base, num_warps=8)
+            wide = 2 if aligned else 0
+            kernel = logprob_triton._logprob_partials_kernel
+            yield AotCase(kernel, types, base, num_warps=8, wide=wide, wide_stores=0)
+        if aligned and out != "bf16":
             types = f"{reads} *i64 *{scalar} *{scalar} *{scalar} i64 i64 i64 i64"
             flags = {"BIAS": True, "BLOCK": 128}
             yield AotCase(logprob_triton._logprob_merge_kernel, types, flags)
-        for gradient in (False, True):
+        for gradient in (False, True) if aligned else (True,):
             types = f"{reads} *{'i64' if gradient else scalar} *{scalar} *{out} i64 i64"
             flags = {**base, "GRADIENT": gradient}
-            yield AotCase(logprob_triton._logprob_coefficients_kernel, types, flags, num_warps=8, wide=2)
+            wide = 2 if aligned else 0
+            yield AotCase(logprob_triton._logprob_coefficients_kernel, types, flags, num_warps=8, wide=wide)

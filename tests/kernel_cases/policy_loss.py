@@ -1,12 +1,13 @@
 """The policy loss by its definition on padded (B, L) float64 matrices, and the cases it is compared on."""
 
+import math
 from functools import partial
 
 import torch
 
-from rtmc.kernels import token_loss
+from rtmc.kernels import token_loss_triton
 from rtmc.kernels.policy_loss import AGGREGATES, aggregate_weights, policy_loss
-from tests.kernel_cases import AotCase
+from tests.kernel_cases import PLACES, AotCase
 
 # Of the loss against float64, relative to the sum of |w A|: the rounding of the inputs is shared, the rest is this.
 TOLERANCE = {torch.float16: 2e-6, torch.bfloat16: 2e-6, torch.float32: 2e-6, torch.float64: 1e-13}
@@ -77,7 +78,8 @@ def random_batch(rows, width, seed, dtype=torch.float64):
     turns = torch.sort(torch.randint(0, 3, (rows, width), generator=g), 1).values
     mask = (torch.rand(rows, width, generator=g) < 0.7).double()
     mask[rows // 2] = 0
-    per_step = torch.randn(rows * width, generator=g, dtype=torch.float64).to(dtype)
+    # One more than there are tokens: as many would look like one a token.
+    per_step = torch.randn(rows * width + 1, generator=g, dtype=torch.float64).to(dtype)
     new, old, ref = (x.to(dtype) for x in (new, old, ref))
     return new, old, ref, turns, mask, per_step
 
@@ -148,6 +150,35 @@ def compare_sizes(device, tokens):
     assert torch.equal(loss, policy_loss(*args, per="token")[0])
 
 
+def compare_place(device, place):
+    """Every argument elsewhere, or narrower; the gradient goes back to where the log-probabilities lie."""
+    new, old, ref, turns, mask, per_step = random_batch(5, 7, 11, torch.float32)
+    step, rollout = flat(mask, turns)
+    entropy, weights = torch.rand(2, step.shape[0], generator=torch.Generator().manual_seed(0)).unbind(0)
+    plain = [new.reshape(-1), old.reshape(-1), per_step, step, rollout, ref.reshape(-1)]
+    more = {"sequence_of_token": rollout, "entropy": entropy, "weights": weights}
+    words = {"kl": 0.1, "ratio": "turn"}
+    results = []
+    for move in (lambda t: t, place):
+        args = [move(t.to(device)) for t in plain]
+        args[0] = args[0].detach().requires_grad_()
+        loss, stats = policy_loss(*args, **{name: move(t.to(device)) for name, t in more.items()}, **words)
+        loss.backward()
+        results.append((loss.detach(), args[0].grad, *(s.double() for s in stats)))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def compare_expanded(device):
+    """One log-probability, one advantage and one id for 40 tokens."""
+    new, old, a = (torch.tensor([x], device=device) for x in (-0.3, -0.4, 1.5))
+    ids = torch.tensor([2], device=device)
+    spread = [x.expand(40) for x in (new, old, a, ids, ids)]
+    loss, stats = policy_loss(*spread, per="token", ratio="sequence")
+    assert torch.equal(loss, policy_loss(*(x.contiguous() for x in spread), per="token", ratio="sequence")[0])
+    assert abs(loss.item() + 1.5 * math.exp(0.1)) <= 1e-6
+    assert stats.tokens.item() == 40
+
+
 def compare_extremes(device):
     """Differences far beyond every clamp, in both signs, against the definition; then the same with faults."""
     grid = torch.tensor([-30.0, -20.0, -5.0, -1e-3, 0.0, 1e-3, 0.3, 2.0, 5.0, 15.0, 30.0], dtype=torch.float64)
@@ -196,24 +227,31 @@ def cases():
         yield f"{tokens} tokens", partial(compare_sizes, tokens=tokens)
     yield "clamps, kinks and faults", compare_extremes
 
+    for name, place in PLACES.items():
+        yield name, partial(compare_place, place=place)
+    yield "expanded", compare_expanded
+
 
 def aot():
     flags = {"PER": 0, "HAS_WEIGHT": False, "HAS_REF": True, "ADD_KL": True, "HAS_SEGMENT": False, "KL_MODE": 2}
-    flags |= {"HAS_ENTROPY": False, "HIGH_PASSES": False}
-    flags |= {"CLIP_LOW": 0.2, "CLIP_HIGH": 0.28, "DUAL_CLIP": 3.0, "BLOCK": 1024}
-    plain = {**flags, "HAS_REF": False, "ADD_KL": False, "DUAL_CLIP": 0.0, "HAS_WEIGHT": True}
+    flags |= {"HAS_ENTROPY": False, "HIGH_PASSES": False, "HAS_DUAL": True, "BLOCK": 1024}
+    plain = {**flags, "HAS_REF": False, "ADD_KL": False, "HAS_DUAL": False, "HAS_WEIGHT": True}
     entropy = {"HAS_ENTROPY": True, "HIGH_PASSES": True}
     # (dtype of logprob, of what is computed, constexprs, wide loads of a thread: two for each of the ids, one for each
     # float32 array; a bfloat16 array is read 64 bits at a time on AMD, where a thread has 4 tokens).
     variants = [
         ("bf16", "fp32", flags, 6),
+        ("fp16", "fp32", {**flags, "KL_MODE": 0}, 6),
         ("fp32", "fp32", plain, 7),
+        ("fp32", "fp32", {**flags, "KL_MODE": 1}, 7),
         ("fp32", "fp32", {**flags, **entropy, "HAS_SEGMENT": True, "KL_MODE": 3, "PER": 1}, 9),
         ("fp64", "fp64", {**flags, "BLOCK": 512, "PER": 2}, 5),
     ]
     for new, acc, constexprs, wide in variants:
-        types = f"*{new} *{acc} *fp32 *i64 *i64 *{acc} *{acc} *{acc} *fp32 *fp64 *{acc} *fp64 i64 i64 fp32 fp32"
-        yield AotCase(token_loss._token_loss_kernel, types, constexprs, wide=wide)
+        types = (
+            f"*{new} *{acc} *fp32 *i64 *i64 *{acc} *{acc} *{acc} *fp32 *fp64 *{acc} *fp64 i64 i64 fp32 fp32 i64 i64 i64"
+        )
+        yield AotCase(token_loss_triton._token_loss_kernel, types, constexprs, wide=wide)
     for acc, mean in (("fp32", True), ("fp64", False)):
         types = f"*fp64 *{acc} *fp64 i64"
-        yield AotCase(token_loss._token_stats_kernel, types, {"MEAN": mean, "BLOCK": 1024})
+        yield AotCase(token_loss_triton._token_stats_kernel, types, {"MEAN": mean, "BLOCK": 1024})

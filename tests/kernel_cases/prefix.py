@@ -7,7 +7,7 @@ import torch
 
 from rtmc.kernels import prefix
 from rtmc.kernels.prefix import prefix_groups
-from tests.kernel_cases import AotCase, offsets_of
+from tests.kernel_cases import PLACES, AotCase, offsets_of
 
 
 def by_tuples(rows, group):
@@ -90,14 +90,11 @@ def cases():
     many = [[3, t, t % 4, t % 2] for t in range(150)] * 2
     yield "many branches at one node", functools.partial(check, rows=many, group=[9] * 300)
     small = [[1, 2, 3], [1, 2], [], [1, 2, 4], [2, 1, 3]]
-    yield "int32", functools.partial(check, rows=small, group=[0, 0, 0, 0, 0], dtype=torch.int32)
+    yield "int32 tokens", functools.partial(check, rows=small, group=[0, 0, 0, 0, 0], dtype=torch.int32)
     rows, group = random_rows(4, rows=12, longest=9, vocabulary=1, groups=1)
-    places = {
-        "every second": lambda t: torch.stack([t, t], 1).reshape(-1)[::2],
-        "transposed": lambda t: torch.stack([t, t]).t()[:, 1],
-        "unaligned": lambda t: torch.cat([t[:1], t])[1:],
-    }
-    for name, place in places.items():
+    for name, place in PLACES.items():
+        if name == "int32":
+            rows, group = small, [3, 3, -4, 3, 3]
         yield name, functools.partial(check, rows=rows, group=group, place=place)
     yield "collisions", check_collisions
     yield "every comparison", check_every_comparison

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from rtmc.kernels.returns import discounted_returns
-from tests.kernel_cases import AotCase, close, offsets_of
+from tests.kernel_cases import PLACES, AotCase, close, offsets_of
 
 
 def by_definition(reward, offsets, gamma, final=None):
@@ -19,6 +19,46 @@ def by_definition(reward, offsets, gamma, final=None):
         weight = torch.where(lag >= 0, torch.tensor(gamma, dtype=torch.float64) ** lag.clamp_min(0), 0.0)
         out[begin:end] = weight @ x
     return out
+
+
+def check_odd(device, gamma):
+    """NaN and infinities as IEEE has them, row after row, also where gamma^k has long become 0."""
+    inf, nan = float("inf"), float("nan")
+    odd = {600: inf, 1000: nan, 1300: inf, 1350: -inf, 1900: -inf, 1901: inf}
+    lengths = [601, 0, 500, 400, 300, 2, 100]
+    offsets = offsets_of(lengths)
+    reward = torch.ones(int(offsets[-1]), dtype=torch.float64)
+    reward[1801:1803] = 1.7e308  # of which two overflow
+    for row, value in odd.items():
+        reward[row] = value
+    final = torch.tensor([0.0, inf, 0.0, 0.0, 0.0, 0.0, -inf])
+    truth = []
+    for begin, end, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), final.tolist(), strict=True):
+        rows = reward[begin:end].tolist()
+        for t in range(len(rows) - 1, -1, -1):
+            rows[t] += last if t == len(rows) - 1 else gamma * rows[t + 1]
+        truth += rows
+    got = discounted_returns(reward.to(device), offsets.to(device), gamma, final.to(device))
+    assert got.isnan().any()
+    assert got.isinf().any()
+    close(got, torch.tensor(truth, dtype=torch.float64), rtol=1e-12)
+
+
+def check_place(device, place):
+    torch.manual_seed(0)
+    offsets, final = offsets_of([5, 0, 40, 300]), torch.randn(4)
+    reward = torch.randn(345, dtype=torch.float64)
+    truth = by_definition(reward, offsets, 0.9, final)
+    got = discounted_returns(*(place(t.to(device)) for t in (reward, offsets)), 0.9, place(final.to(device)))
+    close(got, truth, rtol=1e-13, atol=1e-13)
+
+
+def check_expanded(device):
+    offsets = offsets_of([3, 4])
+    reward, final = torch.tensor([0.7]).expand(7), torch.tensor([2.0]).expand(2)
+    truth = by_definition(reward, offsets, 0.9, final)
+    got = discounted_returns(torch.tensor([0.7], device=device).expand(7), offsets.to(device), 0.9, final.to(device))
+    close(got, truth, rtol=1e-7)
 
 
 def check(device, lengths, gamma, dtype, with_final, strided):
@@ -56,6 +96,12 @@ def cases():
             f"{dtype}",
             functools.partial(check, lengths=[5, 40, 0, 300], gamma=0.97, dtype=dtype, with_final=False, strided=True),
         )
+
+    for gamma in (0.0, 0.01, 0.9, 1.0):
+        yield f"values that are no numbers, gamma {gamma}", functools.partial(check_odd, gamma=gamma)
+    for name, place in PLACES.items():
+        yield name, functools.partial(check_place, place=place)
+    yield "expanded", check_expanded
 
 
 def aot():

@@ -14,7 +14,7 @@ from rtmc.kernels import ids, returns, segments, tree_group, tree_table
 from rtmc.kernels.backend import backend_for, launch
 from rtmc.kernels.rollout_tree import _tree_reference, rollout_tree_advantages
 from rtmc.kernels.tree_loop import tree_numba
-from tests.kernel_cases import AotCase, close, offsets_of
+from tests.kernel_cases import PLACES, AotCase, close, offsets_of
 
 FIELDS = ("advantage", "q", "v", "returns", "visits", "action_visits")
 
@@ -111,6 +111,104 @@ def check(device, tree, gamma=0.97, prior_visits=2.0, prior="success_rate", firs
         assert same_bits(results[0], other), "the paths differ"
 
 
+def both_ways(arguments, **options):
+    """By one launch and by sorted cells; on the CPU the same loop twice."""
+    results = []
+    for limit in (tree_group.LARGEST_BLOCK, 0):
+        with unittest.mock.patch.object(tree_group, "LARGEST_BLOCK", limit):
+            results.append(rollout_tree_advantages(**arguments, **options))
+    assert same_bits(*results), "the paths differ"
+    return results[0]
+
+
+def check_odd(device, value, prior, outcome):
+    """A return that is no number, by a reward or an outcome: the cells that count it and no other, and P where it
+    enters that."""
+    options = {"gamma": 0.9, "prior_visits": 2.0, "prior": prior, "first_visit": True}
+    tree = random_tree(6, rollouts=10, groups=2, longest=8, unknown=0.0)
+    offsets, groups = tree["offsets"].tolist(), tree["rollout_group"].tolist()
+    hit = next(r for r in range(10) if offsets[r + 1] - offsets[r] >= 4)
+    begin, row = offsets[hit], offsets[hit] + 2
+    end = offsets[hit + 1] if outcome else row + 1  # of the returns that are no numbers
+    if outcome:
+        tree["outcome"][hit] = value
+    else:
+        tree["reward"][row] = value
+    got = both_ways({name: column.to(device) for name, column in tree.items()}, **options)
+    assert same_bits(got, numba_of(tree, **options))
+
+    of_row = torch.tensor(groups).repeat_interleave(tree["offsets"].diff()).tolist()
+    keys = list(zip(of_row, tree["state"].tolist(), tree["action"].tolist(), strict=True))
+    counted = {keys[t] for t in range(begin, end) if keys[t] not in keys[begin:t]}
+    in_prior = outcome or prior == "mean_return"
+    odd_q = [key in counted for key in keys]
+    odd_v = [key[:2] in {c[:2] for c in counted} or (in_prior and key[0] == groups[hit]) for key in keys]
+    assert (~got.q.isfinite()).tolist() == odd_q
+    assert (~got.v.isfinite()).tolist() == odd_v
+    assert (~got.advantage.isfinite()).tolist() == [q or v for q, v in zip(odd_q, odd_v, strict=True)]
+    assert not all(odd_q[t] for t in range(len(keys)) if of_row[t] == groups[hit])
+    for a, b in zip(got, _tree_reference(*tree.values(), *options.values()), strict=True):
+        close(a, b, rtol=1e-13, atol=1e-13)
+
+
+def check_odd_keeps_bits(device):
+    """NaN in place of a return that is not the largest moves no bit of the cells it is not in."""
+    options = {"gamma": 0.5, "prior_visits": 2.0, "prior": "success_rate"}
+    reward = torch.tensor([0.1, 0.2, 0.3, 7.0, 0.6, 1 / 3], dtype=torch.float64)
+    tree = {
+        "outcome": torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), "offsets": torch.tensor([0, 2, 4, 6]),
+        "rollout_group": torch.zeros(3, dtype=torch.int64), "state": torch.tensor([8, 9, 1, 2, 1, 2]),
+        "action": torch.tensor([0, 0, 1, 1, 2, 2]),
+    }  # fmt: skip
+    tree = {name: column.to(device) for name, column in tree.items()}
+    whole = both_ways({"reward": reward.to(device), **tree}, **options)
+    for value in (math.nan, math.inf, -math.inf):
+        reward[1] = value
+        got = both_ways({"reward": reward.to(device), **tree}, **options)
+        assert all(torch.equal(a[2:], b[2:]) for a, b in zip(got, whole, strict=True))
+        assert not got.q[:2].isfinite().any()
+
+
+def check_large(device):
+    """Returns up to the largest number: sums that pass float64 on their way, and one that does for good."""
+    top = torch.finfo(torch.float64).max
+    reward = torch.tensor([top, top, -top, -top, top, top, 1.0], dtype=torch.float64)
+    tree = {
+        "reward": reward, "outcome": torch.zeros(7, dtype=torch.float64), "offsets": torch.arange(8),
+        "rollout_group": torch.tensor([0, 0, 0, 0, 0, 0, 1]), "state": torch.tensor([1, 1, 1, 1, 2, 2, 1]),
+        "action": torch.zeros(7, dtype=torch.int64),
+    }  # fmt: skip
+    options = {"gamma": 0.9, "prior_visits": 0.0, "prior": "success_rate", "first_visit": True}
+    got = both_ways({name: column.to(device) for name, column in tree.items()}, **options)
+    assert got.q.tolist() == [0.0] * 4 + [math.inf] * 2 + [1.0]
+    assert same_bits(got, numba_of(tree, **options))
+    for a, b in zip(got, _tree_reference(*tree.values(), *options.values()), strict=True):
+        close(a, b, rtol=0)
+
+
+def check_place(device, place):
+    """``place`` puts every column elsewhere, or makes it narrower."""
+    tree = random_tree(3, 8, 2, 6)
+    tree["state"] //= 2**40
+    options = {"gamma": 0.9, "prior_visits": 2.0, "prior": "success_rate", "first_visit": True}
+    got = both_ways({name: place(column.to(device)) for name, column in tree.items()}, **options)
+    truth = exact(tree, *options.values())
+    for field, column in zip(FIELDS, got, strict=True):
+        close(column, torch.tensor(truth[field], dtype=torch.float64), rtol=1e-13, atol=1e-13)
+
+
+def check_expanded(device):
+    """One reward, one action and one outcome for all."""
+    tree = random_tree(3, 8, 2, 6)
+    tree |= {name: tree[name][:1].nan_to_num(1.0) for name in ("reward", "outcome", "action")}
+    sizes = {"reward": len(tree["state"]), "outcome": 8, "action": len(tree["state"])}
+    tree = {name: column.to(device) for name, column in tree.items()}
+    options = {"gamma": 0.9, "prior_visits": 2.0, "prior": "mean_return"}
+    spread = {**tree, **{name: tree[name].expand(size) for name, size in sizes.items()}}
+    solid = {name: column.contiguous() for name, column in spread.items()}
+    assert same_bits(both_ways(spread, **options), both_ways(solid, **options))
+
+
 def check_large_group(device):
     """One group of more rows than a block: the sorted path by its own choice."""
     tree = random_tree(5, rollouts=24, groups=1, longest=110, states=9, actions=4)
@@ -184,13 +282,24 @@ def cases():
     yield "no rollouts", functools.partial(check, tree=random_tree(3, 0, 1, 0))
     yield "nobody known", functools.partial(check, tree=random_tree(4, 6, 2, 5, unknown=1.1), paths=("group", "sorted"))
 
+    for value, outcome in ((math.nan, False), (math.inf, False), (-math.inf, True)):
+        for prior in ("success_rate", "mean_return"):
+            name = f"{'outcome' if outcome else 'reward'} {value}, {prior}"
+            yield name, functools.partial(check_odd, value=value, prior=prior, outcome=outcome)
+    yield "bits beside what is no number", check_odd_keeps_bits
+    yield "returns near the largest number", check_large
+    for name, place in PLACES.items():
+        yield name, functools.partial(check_place, place=place)
+    yield "expanded", check_expanded
+
 
 def aot():
     from rtmc.kernels.tree_group import _group_kernel
     from rtmc.kernels.tree_table import _BLOCK, _CHAINS, _cell_kernel, _chain_kernel, _read_kernel
 
     types = "*{0} *i64 *i64 *fp64 *i64 *i64 *i64 i64 i64 *{0} *i64 {1}"
-    for scalar, block, choice in (("fp32", 128, True), ("fp32", 1024, True), ("fp64", 1024, False)):
+    kinds = [("fp32", block, True) for block in (64, 128, 256, 512, 1024)] + [("fp64", 1024, False)]
+    for scalar, block, choice in kinds:
         constexprs = {"BY_RETURN": not choice, "FIRST": choice, "BLOCK": block, "MEMBERS": 32}
         warps = max(block // 64, 1)
         yield AotCase(_group_kernel, types.format(scalar, "i32 i32"), constexprs, num_warps=warps)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import torch
 
 from rtmc.kernels.segments import _segment_numba, segment_stats
-from tests.kernel_cases import AotCase, close
+from tests.kernel_cases import PLACES, AotCase, close
 
 
 def exact(values, ids, count, weights=None):
@@ -33,7 +33,7 @@ def exact(values, ids, count, weights=None):
     return out
 
 
-def check(device, rows, count, dtype, mean=0.0, spread=1.0, weighted=False, strided=False):
+def check(device, rows, count, dtype, mean=0.0, spread=1.0, weighted=False, strided=False, place=None):
     torch.manual_seed(rows + count)
     values = (torch.randn(rows, dtype=torch.float64) * spread + mean).to(dtype)
     ids = torch.randint(-1, max(count - 1, 1), (rows,)) if count else torch.full((rows,), -1)
@@ -41,6 +41,8 @@ def check(device, rows, count, dtype, mean=0.0, spread=1.0, weighted=False, stri
     truth = exact(values, ids, count, weights)
 
     def placed(t):
+        if place is not None:
+            return place(t.to(device))
         return torch.stack([t, t], 1).to(device)[:, 0] if strided else t.to(device)
 
     got = segment_stats(placed(values), placed(ids), count, None if weights is None else placed(weights))
@@ -82,6 +84,36 @@ def check_odd_values(device):
     close(got.var, torch.tensor([nan, nan, nan, 0.0, 0.0, nan]), rtol=0)
 
 
+def check_large(device):
+    """Terms up to the largest number, whose partial sums would overflow; beside a segment of small ones."""
+    top = torch.finfo(torch.float64).max
+    values = [top, top, -top, -top, 1e300, 3.0, -1e300, 1.0, 2.0, top, top, 2.0**900, -(2.0**899)]
+    ids = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4])
+    values, ids = torch.tensor(values, dtype=torch.float64, device=device), ids.to(device)
+    weights = torch.ones_like(values)
+    for w, factor, high in ((None, 1.0, math.inf), (weights, 1.0, math.inf), (weights / 2, 0.5, top)):
+        got = segment_stats(values, ids, 5, w)
+        # 3 lies far below the last bit of the second grid of 1e300: nothing is left of it.
+        assert got.sum.tolist() == [0.0, 0.0, 3.0 * factor, high, 2.0**899 * factor]
+        assert got.mean.tolist() == [0.0, 0.0, 1.5, high, 2.0**898]
+        assert got.var[2].item() == 0.25
+        assert got.max.tolist() == [top, 1e300, 2.0, top, 2.0**900]
+    huge = segment_stats(torch.ones_like(values), ids, 5, values.abs())  # weights of that size
+    assert huge.mean.isnan().tolist() == [True, False, False, True, False]  # infinity over infinity
+    assert huge.mean[[1, 2, 4]].tolist() == [1.0, 1.0, 1.0]
+    # Squares: 1e150 and -1e150 have variance 1e300, 1e155 and -1e155 one that float64 cannot hold.
+    for size, variance in ((1e150, 1e300), (1e155, math.inf)):
+        pair = torch.tensor([size, -size], dtype=torch.float64, device=device)
+        got = segment_stats(pair, torch.zeros(2, dtype=torch.int64, device=device), 1)
+        close(got.var, torch.tensor([variance], dtype=torch.float64), rtol=1e-15)
+
+
+def check_expanded(device):
+    got = segment_stats(torch.tensor([0.7], device=device).expand(9), torch.tensor([1], device=device).expand(9), 2)
+    assert got.count.tolist() == [0, 9]
+    close(got.mean[1:], torch.tensor([0.7]), rtol=1e-7)
+
+
 def cases():
     for rows in (0, 1, 1023, 1024, 1025):
         yield f"{rows} rows", functools.partial(check, rows=rows, count=7, dtype=torch.float32)
@@ -96,17 +128,23 @@ def cases():
     yield "any order", check_order
     yield "values that are no numbers", check_odd_values
 
+    yield "values near the largest", check_large
+    for name, place in PLACES.items():
+        yield name, functools.partial(check, rows=200, count=4, dtype=torch.float32, weighted=True, place=place)
+    yield "expanded", check_expanded
+
 
 def aot():
     from rtmc.kernels.segments import _segment_kernel
 
-    for scalar, weighted, block in (("fp32", False, 32), ("fp64", False, 1024), ("fp64", True, 1024)):
+    kinds = (("fp32", False, 32), ("fp64", False, 1024), ("fp64", True, 1024), ("fp32", True, 32), ("fp32", True, 1024))
+    for scalar, weighted, block in kinds:
         yield AotCase(
             _segment_kernel,
             f"*{scalar} *fp64 *i64 *i64 *i64 *{scalar} i32",
             {"WEIGHTED": weighted, "BLOCK": block},
-            num_warps=1 if block <= 128 else 4,
+            num_warps=max(block // 128, 1),
         )
     # A size of 1 reaches the kernel as a compile-time constant.
     types = "*fp64 *fp64 *i64 *i64 *i64 *fp64"
-    yield AotCase(_segment_kernel, types, {"C": 1, "WEIGHTED": False, "BLOCK": 1024})
+    yield AotCase(_segment_kernel, types, {"C": 1, "WEIGHTED": False, "BLOCK": 1024}, num_warps=8)

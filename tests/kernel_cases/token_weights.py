@@ -19,7 +19,7 @@ def compare(device, tokens, keys, dtype=torch.float32, spread=1, make=lambda x: 
     g = torch.Generator().manual_seed(tokens)
     values = make(torch.randn(tokens, generator=g, dtype=torch.float64).to(dtype))
     key = make(torch.randint(-1, keys, (tokens,), generator=g))
-    key = torch.where(key >= 0, key * spread, -1)
+    key = torch.where(key >= 0, key * spread, torch.full_like(key, -1))
     values = torch.where(key >= 0, values, torch.nan)
     got = segment_mean(values.to(device), key.to(device))
     same = equal_keys(key)
@@ -49,6 +49,7 @@ def cases():
         "unaligned": lambda x: x[1:],
         "a column": lambda x: x.reshape(-1, 4).T[1],
         "expanded": lambda x: x[:1].expand(40),
+        "int32": lambda x: x.int() if x.dtype == torch.int64 else x,
     }
     for name, make in shapes.items():
         yield name, partial(compare, tokens=80, keys=6, make=make)

@@ -7,7 +7,7 @@ import torch
 
 from rtmc.kernels.tree_backup import TREE_BACKUPS, tree_backup
 from rtmc.kernels.tree_climb import climb_numba
-from tests.kernel_cases import AotCase, close
+from tests.kernel_cases import PLACES, AotCase, close
 
 NAN, INF = math.nan, math.inf
 
@@ -81,6 +81,16 @@ def check(device, forest, modes=TREE_BACKUPS, dtype=torch.float64, place=lambda 
         # One rounding to the dtype; in float64 a product of shares is rounded once a level on either side.
         truth = by_paths(value, parent, log_weight, mode)
         close(got, truth, rtol=torch.finfo(dtype).eps, atol=200 * 2.0**-52)
+
+
+def check_expanded(device):
+    """Children of one node, all of one value and one weight."""
+    parent = torch.tensor([-1, 0, 0, 0], device=device)
+    value, log_weight = (torch.tensor([x], device=device).expand(4) for x in (0.75, -2.0))
+    for mode in TREE_BACKUPS:
+        assert tree_backup(value, parent, log_weight, mode).tolist() == [0.75] * 4
+    chains = tree_backup(value, parent[:1].expand(4), log_weight)  # roots alone
+    assert chains.tolist() == [0.75] * 4
 
 
 def check_order(device):
@@ -172,13 +182,9 @@ def cases():
     yield "nobody known", functools.partial(check, forest=random_forest(50, 2, unknown=1.1))
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         yield f"{dtype}", functools.partial(check, forest=random_forest(30, 4, unknown=0.1), modes=few, dtype=dtype)
-    places = {
-        "every second": lambda t: torch.stack([t, t], 1).reshape(-1)[::2],
-        "transposed": lambda t: torch.stack([t, t]).t()[:, 1],
-        "unaligned": lambda t: torch.cat([t[:1], t])[1:],
-    }
-    for name, place in places.items():
+    for name, place in PLACES.items():
         yield name, functools.partial(check, forest=random_forest(25, 5, unknown=0.1), modes=few, place=place)
+    yield "expanded", check_expanded
     yield "any order", check_order
     yield "gradient", check_gradient
     yield "odd weights", check_odd_weights
