@@ -9,3 +9,4 @@ counted inside the environment, so that a snapshot carries it. With `AsyncVector
 from gymnasium.envs.registration import register
 
 register(id="rtmc/Household-v0", entry_point="rtmc.gymenvs.household.env:HouseholdEnv")
+register(id="rtmc/SearchQA-v0", entry_point="rtmc.gymenvs.qa.env:SearchQAEnv")

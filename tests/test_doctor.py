@@ -11,6 +11,7 @@ import pytest
 from rtmc import doctor
 from rtmc.cli import main
 from rtmc.doctor import Finding, examine, minimums, report, works
+from rtmc.kernels import backend
 
 torch = pytest.importorskip("torch")
 
@@ -59,6 +60,7 @@ def hide(monkeypatch, *names: str) -> None:
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.setattr(builtins, "__import__", import_)
+    monkeypatch.setattr(backend, "_has_numba", backend._has_numba.__wrapped__)  # the look-up without its memory
 
 
 def test_an_absent_extra_leaves_the_base_working(monkeypatch):

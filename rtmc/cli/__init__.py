@@ -18,14 +18,16 @@ from rtmc import __version__
 from rtmc.cli.advantages import ADVANTAGES
 from rtmc.cli.command import Command, UsageError
 from rtmc.cli.explain import explain
+from rtmc.cli.qa import EVALUATE, SERVE_SEARCH
 from rtmc.cli.report import REPORT
 from rtmc.cli.tools import BENCH, DOCTOR, ESTIMATORS
-from rtmc.cli.training import EVALUATE, TRAIN
+from rtmc.cli.training import TRAIN
 from rtmc.cli.worlds import ENVS, PLAY
 from rtmc.errors import unknown_name
 
 COMMANDS: dict[str, Command] = {
-    command.name: command for command in (ADVANTAGES, REPORT, TRAIN, EVALUATE, PLAY, ENVS, ESTIMATORS, BENCH, DOCTOR)
+    command.name: command
+    for command in (ADVANTAGES, REPORT, TRAIN, EVALUATE, PLAY, ENVS, SERVE_SEARCH, ESTIMATORS, BENCH, DOCTOR)
 }
 
 __all__ = ["COMMANDS", "main"]

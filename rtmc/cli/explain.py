@@ -12,6 +12,7 @@ EXTRA_OF = {
     "numpy": "",
     "torch": "",
     "numba": "",
+    "bm25s": "envs",
     "gymnasium": "envs",
     "transformers": "train",
     "peft": "train",

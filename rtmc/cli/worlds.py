@@ -12,9 +12,12 @@ from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
 from rtmc.cli.training import prepare_threads
 
 # World -> gymnasium id; the prefix makes gymnasium import the module that registers it.
-_WORLDS = {"household": "rtmc.gymenvs:rtmc/Household-v0"}
+_WORLDS = {"household": "rtmc.gymenvs:rtmc/Household-v0", "search-qa": "rtmc.gymenvs:rtmc/SearchQA-v0"}
 # The module whose SPLITS has a world's splits as keys: gymnasium's specs have no place for them.
-_SPLITS_OF = {"rtmc/Household-v0": "rtmc.gymenvs.household.generate"}
+_SPLITS_OF = {
+    "rtmc/Household-v0": "rtmc.gymenvs.household.generate",
+    "rtmc/SearchQA-v0": "rtmc.gymenvs.qa.generated",
+}
 
 
 def _seed(text: str) -> int:
