@@ -92,7 +92,15 @@ def test_serve_search_speaks_to_a_client(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": "0", "contents": "\\"Kesh\\"\\nKesh is a town."}\n')
     command = [sys.executable, "-m", "rtmc", "serve-search", str(corpus), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        # As a shell starts it: where the tests themselves run with Ctrl-C ignored, the child would not hear it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
         try:
             line = process.stdout.readline()
             assert line.startswith("serving 1 passages at http://127.0.0.1:")

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,15 @@ class Terminal:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "rtmc", "play", "household", *words]
         self._child = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment, close_fds=True
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=ROOT,
+            env=environment,
+            close_fds=True,
+            # A terminal's child hears Ctrl-C; ours would not where the tests themselves run with it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         os.close(theirs)
         self._terminal = ours
