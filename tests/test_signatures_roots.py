@@ -9,7 +9,7 @@ ROOTS = [
     "/testbed",
     "/home/u/code/proj",
     "/home/u/proj",
-    "/root/work/proj",
+    "/root/code/proj",
     "/workspace/org/proj",
     "/workspace/proj",
     "/srv/ci/build/proj",

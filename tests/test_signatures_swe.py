@@ -250,7 +250,7 @@ def test_where_the_shell_stands():
         ("", "/workspace/proj/a.py", "a.py"),
         ("", "/home/me/proj/a.py", "a.py"),
         ("", "/tmp/a.py", "/tmp/a.py"),
-        ("The repository is in /opt/work/proj.", "/opt/work/proj/a.py", "a.py"),
+        ("The repository is in /opt/code/proj.", "/opt/code/proj/a.py", "a.py"),
         ("<uploaded_files>\n/data/x/y\n</uploaded_files>", "/data/x/y/a.py", "a.py"),
         ("see https://host/testbed2/a", "/testbed2/a.py", "a.py"),
         ("", "./src//a.py", "src/a.py"),
