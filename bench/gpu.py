@@ -31,8 +31,8 @@ ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
 import measure  # noqa: E402  (found through the line above)
-import torch  # noqa: E402
-from deadline import limit  # noqa: E402
+import torch  # noqa: E402  (found as the line above)
+from deadline import limit  # noqa: E402  (beside this file)
 
 Lines = Iterator[dict[str, Any]]
 

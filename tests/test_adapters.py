@@ -80,7 +80,7 @@ def test_methods_without_keys_need_none():
             "the state key .* row 7, step 1 .*: how to",
         ),
         (Attempt("g", 1.0, [{"state": 1}]), "rtmc", EstimatorError, "the action key .* attempt 0, step 0"),
-        (Attempt("g", 1.0, ["s"]), "grpo", TableError, "attempt 0, step 0: got str, wanted a mapping"),  # type: ignore[list-item]
+        (Attempt("g", 1.0, ["s"]), "grpo", TableError, "attempt 0, step 0: got str, wanted a mapping"),  # type: ignore[list-item]  # the fault
         (Attempt("g", 1.0, [{"outcome": 1}]), "grpo", TableError, "step 0 has `outcome`"),
         (Attempt("g", 1.0, [STEP], [1, 2]), "grpo", TableError, "1 steps, but the tokens of 2"),
         (Attempt("g", 1.0, [STEP]), "grpoo", EstimatorError, "did you mean"),

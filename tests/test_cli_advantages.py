@@ -338,7 +338,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_bar_shows_only_on_a_terminal(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("rich", reason="the bar needs the extra `train`")
+    pytest.importorskip("rich", reason="the bar needs the extra `report`")
     words = [lines(tmp_path, FORK), *PLAIN]
     status, plain, err = run(capsys, *words)
     assert (status, err) == (0, "")

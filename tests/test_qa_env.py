@@ -10,11 +10,11 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium", reason="environments need the extra `envs`")
 
 from gymnasium.error import ResetNeeded  # noqa: E402 -- after the skip
-from gymnasium.utils.env_checker import check_env  # noqa: E402
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv  # noqa: E402
+from gymnasium.utils.env_checker import check_env  # noqa: E402 -- after the skip
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv  # noqa: E402 -- after the skip
 
-from rtmc.gymenvs.qa import Question, SearchQAEnv, Snapshot  # noqa: E402
-from rtmc.gymenvs.qa.retrieval import Hit, HttpRetriever, Passage  # noqa: E402
+from rtmc.gymenvs.qa import Question, SearchQAEnv, Snapshot  # noqa: E402 -- after the skip
+from rtmc.gymenvs.qa.retrieval import Hit, HttpRetriever, Passage  # noqa: E402 -- after the skip
 
 ID = "rtmc.gymenvs:rtmc/SearchQA-v0"
 PASSAGES = [

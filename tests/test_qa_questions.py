@@ -109,7 +109,7 @@ def test_tables_objects_and_parquet(tmp_path):
     whole.write_text(json.dumps({"Data": [TRIVIA], "Version": 1.0}, indent=4))
     assert next(read_questions(whole)).answers == ("Ana", "Anna")
     arrow = pytest.importorskip("pyarrow", reason="parquet needs the extra `report`")
-    files = pytest.importorskip("pyarrow.parquet")
+    files = pytest.importorskip("pyarrow.parquet", reason="parquet needs the extra `report`")
     parquet = tmp_path / "test.parquet"
     files.write_table(arrow.Table.from_pylist([SEARCH_R1]), parquet)
     assert next(read_questions(parquet)).answers == ("Ana", "Anna")

@@ -95,7 +95,7 @@ class StepAdvantageMixin:
     def _calculate_rewards(
         self, inputs: list[Any], prompts: list[Any], completions: list[Any], ids: list[Any]
     ) -> Tensor:
-        rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, ids)  # type: ignore[misc]
+        rewards: Tensor = super()._calculate_rewards(inputs, prompts, completions, ids)  # type: ignore[misc]  # of GRPOTrainer
         environments = getattr(self, "environments", None) or [None] * len(inputs)
         calls: list[Any] = self._rtmc_calls or [None] * len(inputs)
         self._rtmc_seen = (
@@ -106,7 +106,7 @@ class StepAdvantageMixin:
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # One row of the data set may stand here several times as the same object, and TRL writes into it.
-        output: dict[str, Any] = super()._generate_and_score_completions(  # type: ignore[misc]
+        output: dict[str, Any] = super()._generate_and_score_completions(  # type: ignore[misc]  # of GRPOTrainer
             [dict(example) for example in inputs]
         )
         if self._rtmc_seen is None:
@@ -134,8 +134,8 @@ class StepAdvantageMixin:
         outcome[rewards.isnan().all(1)] = torch.nan
         if len(outcome) != len(everyone):
             raise TableError(f"{len(outcome)} rewards for the {len(everyone)} completions of all processes")
-        training = self.model.training  # type: ignore[attr-defined]
-        size = self.num_generations if training else self.num_generations_eval  # type: ignore[attr-defined]
+        training = self.model.training  # type: ignore[attr-defined]  # of GRPOTrainer
+        size = self.num_generations if training else self.num_generations_eval  # type: ignore[attr-defined]  # of GRPOTrainer
         attempts = []
         for row, ((item, sizes), reward) in enumerate(zip(everyone, outcome.tolist(), strict=True)):
             steps, said, truncated = read_steps(item, f"completion {row}")
@@ -147,11 +147,11 @@ class StepAdvantageMixin:
         estimate, first, table = attempts_credit(attempts, self.rtmc_method, self.rtmc_options, hint=_HINT)
 
         count = table.summary()
-        logged = self._metrics["train" if training else "eval"]  # type: ignore[attr-defined]
+        logged = self._metrics["train" if training else "eval"]  # type: ignore[attr-defined]  # of GRPOTrainer
         logged["rtmc/uniform_groups"].append(count["uniform"] / max(count["groups"], 1))
         logged["rtmc/unknown_outcomes"].append(count["unknown"] / max(count["rollouts"], 1))
 
-        start = self.accelerator.process_index * len(mask)  # type: ignore[attr-defined]
+        start = self.accelerator.process_index * len(mask)  # type: ignore[attr-defined]  # of GRPOTrainer
         # A row that was cut has lost runs at its end only, so the k-th run of a row is its k-th step.
         at = [first[start + row] + place for row, count_of_row in enumerate(per_row) for place in range(count_of_row)]
         values = estimate.advantage[torch.tensor(at, dtype=torch.int64)]

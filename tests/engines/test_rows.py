@@ -53,8 +53,6 @@ def test_the_same_as_rows_by_hand(batch, method, options):
 
 @pytest.mark.parametrize("case", [0, 1])
 def test_gigpo_gives_verl_agents_numbers(case, shared):
-    if "gigpo" not in {info.name for info in rtmc.estimators()}:
-        pytest.skip("needs the estimator gigpo")
     found = json.loads((shared / "vectors" / "gigpo.json").read_text())["cases"][case]
     given = found["inputs"]
     lengths = [len(rewards) for rewards in given["rewards_by_traj"]]
@@ -166,16 +164,12 @@ def test_ids_all_different():
 
 def test_scores():
     value = [0.5, 0.75, 0.5, 0.25, 0.125, 0.5]
-    if "vineppo" not in {info.name for info in rtmc.estimators()}:
-        pytest.skip("needs the estimator vineppo")
     found = credit.advantages(BATCH, "vineppo", scores={"value": value})
     # r + V(next) - V, the outcome with the last step: 0.75 - 0.5, 1 - 0.75, 0.25 - 0.5, 0.25 + 0.125 - 0.25, 0 - 0.125
     assert found.tolist() == [0.25, 0.25, -0.25, 0.125, -0.125, 0.5]
 
 
 def test_the_lines_to_paste(paste):
-    if "gigpo" not in {info.name for info in rtmc.estimators()}:
-        pytest.skip("needs the estimator gigpo")
     mask = torch.ones(6, 2)
     names = paste(credit, batch=BATCH, response_mask=mask, text_actions=TEXTS)
     assert torch.equal(names["per_token"], names["per_step"][:, None] * mask)

@@ -177,7 +177,7 @@ def test_rollout_func_trains_two_steps(tmp_path):
 def test_shared_states_matter_and_grpo_is_trls_own(tmp_path):
     class Grpo(StepTrainer):
         rtmc_method = "grpo"
-        rtmc_options = {"parity": "trl"}  # noqa: RUF012
+        rtmc_options = {"parity": "trl"}  # noqa: RUF012  # as a user writes it
 
     given = {"rollout_func": scripted(steps=None), "reward_funcs": rewarded(), "settings": {"max_steps": 1}}
     ours = Grpo(**arguments(tmp_path, **given))
