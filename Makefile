@@ -66,7 +66,7 @@ browser:  ## install headless Chromium for the tests of report pages (Debian, as
 
 # An engine's own pins fight ours (verl wants transformers < 5.11), so each stands without its dependencies in an
 # environment of its own, above this project's packages.
-ENGINES ?= trl verl verifiers tinker
+ENGINES ?= trl verl verifiers tinker retrieval
 SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 .engines/%/.installed: tests/engines/%.txt $(INSTALLED)
 	rm -rf .engines/$*

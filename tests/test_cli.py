@@ -235,7 +235,7 @@ def test_extras_agree_with_the_project_file():
 
     wanted = dict.fromkeys(imported(project["dependencies"]), "")
     del wanted["triton"]  # never imported unguarded
-    for extra in ("envs", "train", "report"):
+    for extra in ("envs", "train", "report", "tantivy", "dense"):
         wanted |= dict.fromkeys(imported(project["optional-dependencies"][extra]), extra)
     del wanted["rtmc"]  # one extra that contains another
     assert wanted == EXTRA_OF

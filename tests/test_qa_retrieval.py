@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rtmc.gymenvs.qa.retrieval import BM25Retriever, DenseRetriever, Passage, Retriever, TantivyRetriever, read_corpus
+from rtmc.gymenvs.qa.retrieval import BM25Retriever, DenseRetriever, Passage, Retriever, read_corpus
 from rtmc.gymenvs.qa.retrieval.corpus import PassageFile, corpus_line
 from rtmc.gymenvs.qa.retrieval.folder import build_folder
 
@@ -193,23 +193,3 @@ def test_dense_is_the_exact_inner_product(tmp_path):
         DenseRetriever(tmp_path / "i", lambda texts: np.ones((len(texts), 3))).search(["x"], 1)
     with pytest.raises(ValueError, match="one finite"):
         DenseRetriever.build(tmp_path / "j", passages, lambda texts: np.full((len(texts), 2), np.nan))
-
-
-def test_tantivy_reads_any_question_as_words(tmp_path):
-    pytest.importorskip("tantivy", reason="the optional package `tantivy` is not installed")
-    index = TantivyRetriever.build(tmp_path / "i", corpus(), memory_mb=32)
-    plain = index.search(["amber bell"], 5)[0]
-    assert len(plain) == 5
-    assert all("amber" in hit.passage.text or "bell" in hit.passage.text for hit in plain)
-    for odd in (
-        "amber: bell?",
-        "amber (bell",
-        '"amber bell',
-        "amber AND bell AND",
-        "it's amber^ bell~",
-        "-amber +bell",
-    ):
-        assert index.search([odd], 5)[0], odd
-    assert TantivyRetriever(tmp_path / "i").search(["amber bell"], 5)[0] == plain
-    assert index.search(["", "?!", "zzzz"], 5) == [[], [], []]
-    assert len(index.search(["lanterns"], 10_000)[0]) == sum("lantern" in p.contents for p in corpus())  # stemmed

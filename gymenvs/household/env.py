@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
 from rtmc.gymenvs.household import texts
@@ -19,7 +17,7 @@ from rtmc.gymenvs.household.knowledge import Describer, Knowledge, learn
 from rtmc.gymenvs.household.sources import Games, Generated, Source, as_task, check_task_types
 from rtmc.gymenvs.household.task import HouseholdTask
 from rtmc.gymenvs.household.world import RULES, State, World
-from rtmc.gymenvs.spaces import UnicodeText
+from rtmc.gymenvs.textenv import TextEnv
 
 OBSERVATIONS = ("feedback", "knowledge")
 SHOW = ("task", "commands")
@@ -38,7 +36,7 @@ class Snapshot(NamedTuple):
     past: tuple[str, ...] = ()
 
 
-class HouseholdEnv(gym.Env[str, str]):
+class HouseholdEnv(TextEnv[HouseholdTask]):
     """Household tasks in text, by the rules and in the words of ALFWorld.
 
     The agent stands in a room, goes to receptacles, opens them, takes things, cleans, heats or cools them, and puts
@@ -154,7 +152,7 @@ class HouseholdEnv(gym.Env[str, str]):
         (1.0, True, True)
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- the name and type are gymnasium's
+    world = "Household"
 
     def __init__(
         self,
@@ -171,15 +169,15 @@ class HouseholdEnv(gym.Env[str, str]):
         state_key: str | None = None,
         data: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.max_turns = _whole("max_turns", max_turns, 1)
-        self.history = _whole("history", history, 0)
-        self.rules = _choice("rules", rules, RULES)
-        self.observation = _choice("observation", observation, OBSERVATIONS)
+        self.max_turns = self._whole("max_turns", max_turns, 1)
+        self.history = self._whole("history", history, 0)
+        self.rules = self._choice("rules", rules, RULES)
+        self.observation = self._choice("observation", observation, OBSERVATIONS)
         usual = "knowledge" if observation == "knowledge" else "world"
-        self.state_key = usual if state_key is None else _choice("state_key", state_key, STATE_KEYS)
+        self.state_key = usual if state_key is None else self._choice("state_key", state_key, STATE_KEYS)
         if not isinstance(show, Iterable):
             raise TypeError(f"Household: show must be some of {', '.join(map(repr, SHOW))}, got {show!r}")
-        self.show = tuple(_choice("show", part, SHOW) for part in ((show,) if isinstance(show, str) else show))
+        self.show = tuple(self._choice("show", part, SHOW) for part in ((show,) if isinstance(show, str) else show))
         self.details, self.lenient = details, lenient
         self.task_types = check_task_types(task_types)
         self.source: Source
@@ -187,11 +185,7 @@ class HouseholdEnv(gym.Env[str, str]):
             self.source = Generated("tiny" if split is None else split, self.task_types)
         else:
             self.source = Games(data, split, self.task_types)
-        self.observation_space = UnicodeText()
-        self.action_space = UnicodeText()
-        self.task = None if task is None else as_task(task, self.source)
-        self._number = 0
-        self._seeded = False
+        super().__init__(task)
         self._world: World | None = None
 
     # -- gymnasium -----------------------------------------------------------------------------------------
@@ -202,18 +196,7 @@ class HouseholdEnv(gym.Env[str, str]):
         Raises:
             ValueError: an option is not `task`, or its value names no task.
         """
-        super().reset(seed=seed)
-        self._seeded = self._seeded or seed is not None
-        unknown = sorted(map(str, set(options or ()) - {"task"}))
-        if unknown:
-            raise ValueError(f"Household: unknown reset options {unknown}; there is one, 'task'")
-        chosen = (options or {}).get("task")
-        if chosen is not None:
-            task = as_task(chosen, self.source)
-        elif self.task is not None:
-            task = self.task
-        else:
-            task = self._next_task()
+        task = self._begin(seed, options)
         world = self._enter(task)
         self._state, self._trace, self._turn = world.start, Trace(), 0
         self._known = learn(world, self._state, Knowledge())
@@ -285,11 +268,8 @@ class HouseholdEnv(gym.Env[str, str]):
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _next_task(self) -> HouseholdTask:
-        if self._seeded:
-            return self.source.task(int(self.np_random.integers(self.source.size)))
-        self._number += 1
-        return self.source.task(self._number - 1)
+    def _as_task(self, task: Any) -> HouseholdTask:
+        return as_task(task, self.source)
 
     def _enter(self, task: HouseholdTask) -> World:
         if self._world is None or not (self._world.task is task or self._world.task == task):
@@ -345,17 +325,3 @@ class HouseholdEnv(gym.Env[str, str]):
             info["facts"] = self._ledger.facts(self._state, self._trace)
             info["expert_plan"] = self.expert_plan()
         return info
-
-
-def _choice(name: str, got: str, options: Sequence[str]) -> str:
-    if got not in options:
-        close = difflib.get_close_matches(str(got), options, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"Household: {name}={got!r} is none of {', '.join(map(repr, options))}{hint}")
-    return got
-
-
-def _whole(name: str, got: int, least: int) -> int:
-    if isinstance(got, bool) or not isinstance(got, int) or got < least:
-        raise ValueError(f"Household: {name} must be a whole number of at least {least}, got {got!r}")
-    return got

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rtmc.gymenvs.household import generate, splits, vocabulary
 from rtmc.gymenvs.household.datafolder import GAME, START, TRAJECTORY, find_games, load_trial
 from rtmc.gymenvs.household.records import load_game
 from rtmc.gymenvs.household.task import HouseholdTask
+from rtmc.gymenvs.textenv import TaskSource
 
 SEEDS_PER_TYPE = 10_000
 # Tasks are immutable: the members of a group, and an environment reset to one task again, share one object.
@@ -21,16 +22,7 @@ _draw = lru_cache(maxsize=256)(generate.draw_task)
 _regenerate = lru_cache(maxsize=256)(generate.generate_task)
 
 
-class Source(Protocol):
-    """Tasks by number. `size`: how many numbers `reset(seed=...)` draws from."""
-
-    size: int
-
-    def task(self, number: int) -> HouseholdTask:
-        """Task `number`, counted from 0 without end."""
-
-    def named(self, task_id: str) -> HouseholdTask:
-        """The task of an id. Raises ValueError where there is none."""
+Source = TaskSource[HouseholdTask]
 
 
 class Generated:

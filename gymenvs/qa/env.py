@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
 from rtmc.gymenvs.qa import metrics, texts
@@ -25,7 +23,7 @@ from rtmc.gymenvs.qa.sources import (
     check_retriever,
     open_retriever,
 )
-from rtmc.gymenvs.spaces import UnicodeText
+from rtmc.gymenvs.textenv import TextEnv
 
 REWARDS = {"em": metrics.exact_match, "f1": metrics.f1, "sub_em": metrics.sub_exact_match}
 _LONG = 300  # characters of a normalised text that a key spells out
@@ -46,7 +44,7 @@ class Snapshot(NamedTuple):
     turn: int = 0
 
 
-class SearchQAEnv(gym.Env[str, str]):
+class SearchQAEnv(TextEnv[Question]):
     """Multi-hop questions, a search engine, and an answer that is graded by exact match.
 
     ## Observation
@@ -136,7 +134,7 @@ class SearchQAEnv(gym.Env[str, str]):
         (1.0, True, True)
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- the name and type are gymnasium's
+    world = "Search QA"
 
     def __init__(
         self,
@@ -156,12 +154,12 @@ class SearchQAEnv(gym.Env[str, str]):
         reward: str = "em",
         format_reward: float = 0.0,
     ) -> None:
-        self.max_turns = _whole("max_turns", max_turns, 1)
-        self.top_k = _whole("top_k", top_k, 1)
-        self.passage_chars = None if passage_chars is None else _whole("passage_chars", passage_chars, 10)
-        self.form = _choice("actions", actions, FORMS)
-        self.observation = _choice("observation", observation, texts.OBSERVATIONS)
-        self.reward = _choice("reward", reward, tuple(REWARDS))
+        self.max_turns = self._whole("max_turns", max_turns, 1)
+        self.top_k = self._whole("top_k", top_k, 1)
+        self.passage_chars = None if passage_chars is None else self._whole("passage_chars", passage_chars, 10)
+        self.form = self._choice("actions", actions, FORMS)
+        self.observation = self._choice("observation", observation, texts.OBSERVATIONS)
+        self.reward = self._choice("reward", reward, tuple(REWARDS))
         if isinstance(format_reward, bool) or not isinstance(format_reward, (int, float)) or not format_reward >= 0:
             raise ValueError(f"Search QA: format_reward must be a number of at least 0, got {format_reward!r}")
         self.format_reward = float(format_reward)
@@ -182,11 +180,7 @@ class SearchQAEnv(gym.Env[str, str]):
         # A corpus or an index that is named by its path is opened now, so that a broken one is told of now.
         named = isinstance(retriever, (str, os.PathLike))
         self._opened: Retriever | None = open_retriever(retriever, self.source) if named else None
-        self.observation_space = UnicodeText()
-        self.action_space = UnicodeText()
-        self.task = None if task is None else as_question(task, self.source)
-        self._number = 0
-        self._seeded = False
+        super().__init__(task)
         self._now: Snapshot | None = None
 
     # -- gymnasium -----------------------------------------------------------------------------------------
@@ -197,16 +191,7 @@ class SearchQAEnv(gym.Env[str, str]):
         Raises:
             ValueError: an option is not `task`, or its value names no task.
         """
-        super().reset(seed=seed)
-        self._seeded = self._seeded or seed is not None
-        unknown = sorted(map(str, set(options or ()) - {"task"}))
-        if unknown:
-            raise ValueError(f"Search QA: unknown reset options {unknown}; there is one, 'task'")
-        chosen = (options or {}).get("task")
-        if chosen is not None:
-            question = as_question(chosen, self.source)
-        else:
-            question = self._next_task() if self.task is None else self.task
+        question = self._begin(seed, options)
         self._now = Snapshot(question)
         text = texts.opening(question.text, self.form, self.instructions, self.max_turns)
         return text, self._info(self._now, None, True, None)
@@ -281,11 +266,8 @@ class SearchQAEnv(gym.Env[str, str]):
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _next_task(self) -> Question:
-        if self._seeded:
-            return self.source.task(int(self.np_random.integers(self.source.size)))
-        self._number += 1
-        return self.source.task(self._number - 1)
+    def _as_task(self, task: Any) -> Question:
+        return as_question(task, self.source)
 
     def _playing(self) -> Snapshot:
         if self._now is None:
@@ -358,17 +340,3 @@ def _spelled(text: str) -> str:
     if len(text) <= _LONG:
         return text
     return f"{text[:100]}...{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:32]}"
-
-
-def _choice(name: str, got: str, options: Sequence[str]) -> str:
-    if got not in options:
-        close = difflib.get_close_matches(str(got), options, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"Search QA: {name}={got!r} is none of {', '.join(map(repr, options))}{hint}")
-    return got
-
-
-def _whole(name: str, got: int, least: int) -> int:
-    if isinstance(got, bool) or not isinstance(got, int) or got < least:
-        raise ValueError(f"Search QA: {name} must be a whole number of at least {least}, got {got!r}")
-    return got

