@@ -34,6 +34,7 @@ def test_every_key_can_be_overridden(tmp_path: Path, key: str) -> None:
         "model.name": "other", "model.dtype": "bfloat16", "model.device": "cpu", "lora.adapt": "all",
         "env.id": "x/Y-v0", "prompt.format": "chat", "prompt.cue": "?", "prompt.system": "s",
         "act.mode": "free", "credit.signatures": "text",
+        "explore.rule": "entropy", "explore.answers": "max", "explore.wrapper": "({})",
         "loss.kl_mode": "k1", "loss.ratio": "turn", "loss.aggregate": "token-sum", "optim.decay": "linear",
         "budget.prefix_tokens": "2048", "act.max_new_tokens": "9",
     }  # fmt: skip

@@ -17,12 +17,18 @@ import rtmc
 from rtmc.errors import RtmcError
 from rtmc.signatures import get_signature
 from rtmc.train import models
+from rtmc.train.acting import acting_of
+from rtmc.train.agent import ModelAgent
 from rtmc.train.collect import Collector
-from rtmc.train.config import Config, Prompt
+from rtmc.train.config import Config, Credit, Explore, Prompt
 from rtmc.train.evaluate import held_out_seeds
 from rtmc.train.examples import expert_examples
+from rtmc.train.explore import Explorer
+from rtmc.train.forks import Worlds
 from rtmc.train.policy import Policy
 from rtmc.train.prompt import ChatFormat, Format, PlainFormat
+from rtmc.train.references import Reference, reference_of
+from rtmc.train.revisit import Settings
 
 # What the trainer reads from an environment's info, after reset and after every step.
 _INFO = ("task_id", "state_key", "action_key", "valid", "success")
@@ -34,7 +40,8 @@ class RunError(RtmcError, ValueError):
 
 @dataclass
 class Parts:
-    """What a configuration builds. `held_out` plays the evaluation's tasks, `held_out_texts` is how those begin."""
+    """What a configuration builds. `held_out` plays the evaluation's tasks, `held_out_texts` is how those begin;
+    `explorer` grows the training's trees, where the configuration explores."""
 
     config: Config
     model: Any
@@ -43,8 +50,11 @@ class Parts:
     collector: Collector
     held_out: Collector
     held_out_texts: frozenset[str]
+    explorer: Explorer | None = None
 
     def close(self) -> None:
+        if self.explorer is not None:
+            self.explorer.worlds.close()
         self.collector.close()
         self.held_out.close()
 
@@ -58,6 +68,9 @@ def build(config: Config, say: Callable[[str], None], evaluated: bool = True) ->
     _check_method(config)
     make_env = env_maker(config, {})
     _check_env(config, make_env)
+    exploring = config.explore.rule != "off"
+    if exploring:
+        _check_exploring(config, make_env)
     changes = config.evaluation.kwargs
     make_held_out = env_maker(config, changes) if changes else make_env
     held_out_tasks = held_out_seeds(config.evaluation.tasks) if evaluated else []
@@ -82,7 +95,18 @@ def build(config: Config, say: Callable[[str], None], evaluated: bool = True) ->
         form = PlainFormat(tokenizer, examples, config.prompt.history, config.prompt.cue, config.prompt.system)
     collector = Collector(make_env, policy, form)
     held_out = Collector(make_held_out, policy, form) if changes else collector
-    return Parts(config, policy.model, policy, form, collector, held_out, texts)
+    parts = Parts(config, policy.model, policy, form, collector, held_out, texts)
+    if exploring:
+        agent = ModelAgent(
+            policy,
+            form,
+            acting_of(config),
+            answers=config.explore.answers,
+            wrapper=config.explore.wrapper,
+            actor=collector.actor,
+        )
+        parts.explorer = Explorer(agent, Worlds(make_env), _settings(config))
+    return parts
 
 
 def env_maker(config: Config, changes: dict[str, Any]) -> Callable[[], gymnasium.Env]:
@@ -100,6 +124,37 @@ def env_maker(config: Config, changes: dict[str, Any]) -> Callable[[], gymnasium
     return make
 
 
+def _settings(config: Config) -> Settings:
+    explore = config.explore
+    return Settings(
+        "none" if explore.rule == "chains" else explore.rule,  # `key=none` on the command line unsets the key
+        explore.budget_tokens,
+        config.group_size,
+        explore.candidates,
+        explore.per_round,
+        explore.threshold,
+        explore.penalty,
+        eps_smooth=explore.eps_smooth,
+    )
+
+
+def _check_exploring(config: Config, make_env: Callable[[], gymnasium.Env]) -> None:
+    """Refuse an environment that cannot be forked where the rule forks it, or that has no reference answer."""
+    _settings(config)
+    if config.explore.wrapper is not None:
+        try:
+            Reference(("answer",), config.explore.wrapper)
+        except ValueError as error:
+            raise RunError(f"`explore.wrapper`: {error}") from None
+    worlds = Worlds(make_env)
+    try:
+        worlds.check_forks(config.explore.rule != "chains", f'`explore.rule = "{config.explore.rule}"`')
+        worlds.reset(0)
+        reference_of(worlds.first)
+    finally:
+        worlds.close()
+
+
 def _check_combination(config: Config) -> None:
     """Refuse options that another option leaves without effect."""
     prompt, act = config.prompt, config.act
@@ -108,6 +163,19 @@ def _check_combination(config: Config) -> None:
             if getattr(prompt, name) != Prompt.model_fields[name].default:
                 raise RunError(
                     f'`prompt.{name}` belongs to `prompt.format = "plain"`; leave it out (`prompt.{name}=none`)'
+                )
+    if config.explore.rule == "off":
+        changed = [
+            name for name, field in Explore.model_fields.items() if getattr(config.explore, name) != field.default
+        ]
+        if changed:
+            raise RunError(f'`explore.{changed[0]}` belongs to an exploration: set `explore.rule`, to "hindsight" say')
+    else:
+        for name in ("signatures", "valid_reward", "invalid_reward", "validation_bonus"):
+            if getattr(config.credit, name) != Credit.model_fields[name].default:
+                raise RunError(
+                    f"`credit.{name}` is of plain rollouts: an explored tree has the environment's keys and no step "
+                    f"rewards; leave it out (`credit.{name}=none`)"
                 )
     if act.mode == "free" and act.hide:
         raise RunError('`act.hide` belongs to `act.mode = "choice"`: leave it out (`act.hide=none`)')
@@ -126,9 +194,12 @@ def _check_method(config: Config) -> None:
     get_signature(config.credit.signatures)
     if clash := {"table", "method"} & config.credit.options.keys():
         raise RunError(f"`credit.options` has {min(clash)!r}: the method is named by `method`")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"group": "trial", "rollout": r, "index": 0, "state": "s", "action": r, "outcome": float(r)} for r in range(2)
     ]
+    if config.explore.rule != "off":  # what a forest's table has beside
+        scores = {"answer_score": 0.5, "root_score": 0.5, "entropy": 0.5, "pool_weight": 1.0, "tree": 0.0}
+        rows = [{**row, "parent": -1, **scores} for row in rows]
     rtmc.estimate(rtmc.StepTable.from_rows(rows), config.method, **config.credit.options)
 
 

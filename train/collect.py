@@ -17,25 +17,9 @@ import gymnasium
 import numpy as np
 
 from rtmc.rollouts import Rollout, Step, Stop
-from rtmc.train.config import Config
-from rtmc.train.policy import NOT_FINITE, Answer, Policy, Request
-from rtmc.train.prompt import Conversation, Format, choices
-from rtmc.train.sampling import sample
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What the policy was asked and what it did: `tokens` with their log-probability and a mask of the sampled ones.
-
-    `logprob` (n,) float32, 0 where a token was forced; `sampled` (n,) bool: the policy tokens; `edges` (n,) int64: for
-    a choice, the scored edge of each token (-1 = forced), for free sampling its position.
-    """
-
-    request: Request
-    tokens: tuple[int, ...]
-    logprob: np.ndarray
-    sampled: np.ndarray
-    edges: np.ndarray
+from rtmc.train.acting import Acting, Actor, Turn
+from rtmc.train.policy import Policy
+from rtmc.train.prompt import Conversation, Format
 
 
 @dataclass
@@ -44,23 +28,6 @@ class Episode:
 
     rollout: Rollout
     turns: list[Turn] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Acting:
-    """How the policy acts: `mode` "choice" or "free"; `hidden` are command beginnings never offered as a choice."""
-
-    mode: str = "choice"
-    hidden: tuple[str, ...] = ()
-    greedy: bool = False
-    max_new_tokens: int = 64
-    adapt: str = "turn"
-
-
-def acting_of(config: Config) -> Acting:
-    """How a configuration's policy acts while it is trained (and, greedy aside, evaluated)."""
-    act = config.act
-    return Acting(act.mode, tuple(act.hide), False, act.max_new_tokens, config.lora.adapt)
 
 
 @dataclass
@@ -84,14 +51,22 @@ class Collector:
         self.make_env = make_env
         self.policy = policy
         self.form = form
+        self.actor = Actor(policy, form)
         self._envs: list[gymnasium.Env] = []
-        self._answers: dict[tuple, Answer] = {}
-        self.asked = 0
-        self.answered = 0
+
+    @property
+    def asked(self) -> int:
+        """Questions put to the policy so far."""
+        return self.actor.asked
+
+    @property
+    def answered(self) -> int:
+        """Those of them that the model was run for."""
+        return self.actor.answered
 
     def weights_changed(self) -> None:
         """Forget answers that older weights gave."""
-        self._answers.clear()
+        self.actor.weights_changed()
 
     def close(self) -> None:
         for env in self._envs:
@@ -144,84 +119,17 @@ class Collector:
     def _turn(self, seats: list[_Seat], acting: Acting) -> None:
         playing, contexts = [], []
         for seat in seats:
-            context = self.form.context(seat.conversation)
-            # The longest listed command rarely has as many tokens as free text may have.
-            if self.policy.limit is not None and len(context) + acting.max_new_tokens > self.policy.limit:
+            context = self.actor.context(seat.conversation, acting)
+            if context is None:
                 seat.episode.rollout.stop, seat.episode.rollout.reward, seat.done = Stop.TRUNCATED, seat.reward, True
                 continue
             playing.append(seat)
             contexts.append(context)
         if not playing:
             return
-        live = [len(c) if acting.adapt == "all" else min(self.form.cue, len(c)) for c in contexts]
-        act = self._choose if acting.mode == "choice" else self._write
-        turns, texts = act(playing, contexts, live, acting)
-        for seat, turn, text in zip(playing, turns, texts, strict=True):
+        turns = self.actor.act(contexts, [seat.info for seat in playing], [seat.rng for seat in playing], acting)
+        for seat, (turn, text) in zip(playing, turns, strict=True):
             self._step(seat, turn, text)
-
-    def _choose(
-        self, seats: list[_Seat], contexts: list[tuple[int, ...]], live: list[int], acting: Acting
-    ) -> tuple[list[Turn], list[str]]:
-        requests = []
-        for seat, context, n in zip(seats, contexts, live, strict=True):
-            listed = seat.info["admissible_commands"]
-            offered = [c for c in listed if not c.startswith(acting.hidden)] if acting.hidden else list(listed)
-            if not offered:
-                raise ValueError(f"`act.hide` hides every command that the environment offers: {', '.join(listed)}")
-            requests.append(Request(context, n, choices=choices(self.form, offered)))
-        self.asked += len(requests)
-        new = {r.key: r for r in requests if r.key not in self._answers}
-        self.answered += len(new)
-        if new:
-            for key, answer in zip(new, self.policy.answer(list(new.values())), strict=True):
-                self._answers[key] = answer
-        turns, texts = [], []
-        for seat, request in zip(seats, requests, strict=True):
-            answer = self._answers[request.key]
-            if not np.isfinite(answer.command).all():
-                raise ValueError(NOT_FINITE)
-            if acting.greedy:
-                pick = int(np.argmax(answer.command))
-            else:
-                # The draw is made on the cumulative distribution, one uniform number a turn.
-                pick = int(np.searchsorted(np.exp(answer.command).cumsum(), seat.rng.random(), side="right"))
-                pick = min(pick, len(answer.command) - 1)
-            assert request.choices is not None
-            edges = request.choices.tree.edges[pick]
-            logprob = np.zeros(len(edges), dtype=np.float32)
-            logprob[edges >= 0] = answer.edge[edges[edges >= 0]]
-            turns.append(Turn(request, request.choices.tokens[pick], logprob, edges >= 0, edges))
-            texts.append(request.choices.commands[pick])
-        return turns, texts
-
-    def _write(
-        self, seats: list[_Seat], contexts: list[tuple[int, ...]], live: list[int], acting: Acting
-    ) -> tuple[list[Turn], list[str]]:
-        samples = sample(
-            self.policy,
-            contexts,
-            live,
-            [seat.rng for seat in seats],
-            max_new_tokens=acting.max_new_tokens,
-            stop=self.form.stop,
-            greedy=acting.greedy,
-        )
-        turns, texts = [], []
-        for context, n, s in zip(contexts, live, samples, strict=True):
-            # Without a stop token the turn is closed by a forced one, so that the next piece starts where it should.
-            tokens = s.tokens if s.stopped else (*s.tokens, self.form.stop[0])
-            forced = len(tokens) - len(s.tokens)
-            turns.append(
-                Turn(
-                    Request(context, n, sampled=s.tokens),
-                    tokens,
-                    np.append(s.logprob, np.zeros(forced, np.float32)),
-                    np.arange(len(tokens)) < len(s.tokens),
-                    np.where(np.arange(len(tokens)) < len(s.tokens), np.arange(len(tokens)), -1),
-                )
-            )
-            texts.append(self.form.text(s.tokens))
-        return turns, texts
 
     def _step(self, seat: _Seat, turn: Turn, text: str) -> None:
         before = seat.info

@@ -82,6 +82,22 @@ class Credit(Section):
     filter_uniform: bool = Field(True, description="leave out groups whose outcomes are all equal")
 
 
+class Explore(Section):
+    rule: Literal["off", "hindsight", "entropy", "random", "chains"] = Field(
+        "off", description="where rollouts branch; off: no trees; chains: no branches, for the same budget"
+    )
+    budget_tokens: int = Field(2000, ge=1, description="tokens to sample for each task; `group_size` chains come first")
+    candidates: int | None = Field(None, ge=1, description="turns sampled at a branch; unset = 2 by hindsight, else 1")
+    per_round: int = Field(1, ge=1, description="branches that a task gets at a time")
+    threshold: float = Field(-0.14, description="by hindsight: a turn with log rho below it marks its history")
+    penalty: float = Field(0.05, description="of a history for each branch it has")
+    eps_smooth: float = Field(0.05, ge=0, le=1, description="of the reference answer's likelihood")
+    answers: Literal["first", "max"] = Field("first", description="which wording of the reference answer is scored")
+    wrapper: str | None = Field(
+        None, description="text around the reference answer, {} = its place; unset = the task's"
+    )
+
+
 class Loss(Section):
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
@@ -139,6 +155,7 @@ class Config(Section):
     prompt: Prompt = Prompt()
     act: Act = Act()
     credit: Credit = Credit()
+    explore: Explore = Explore()
     loss: Loss = Loss()
     optim: Optim = Optim()
     evaluation: Evaluation = Evaluation()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from rtmc.train.collect import Acting, Collector, successes
+from rtmc.train.acting import Acting
+from rtmc.train.collect import Collector, successes
 
 # Seeds of tasks: training draws below, evaluation from here on, so that no seed serves both.
 HELD_OUT = 2**30

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,18 +175,23 @@ class Nodes:
 
 
 class PrefixStore:
-    """Keys and values of frozen contexts under the base model, one row a distinct prefix.
+    """Keys and values of contexts that are read without gradients, one row a distinct prefix.
 
-    Memory: layers x 2 x key-value heads x head size x element size a token. Once it holds `capacity` tokens the
-    store is emptied before the next insertion (contexts that are still needed are computed again).
+    They are the base model's, which never change in a run; with `adapted` the adapted model's, and then whoever
+    changes the weights has to `clear` the store. Memory: layers x 2 x key-value heads x head size x element size a
+    token. Once it holds `capacity` tokens the store is emptied before the next insertion (contexts that are still
+    needed are computed again).
     """
 
-    def __init__(self, forward: CachedForward, capacity: int = 65536, pack_tokens: int = 384) -> None:
+    def __init__(
+        self, forward: CachedForward, capacity: int = 65536, pack_tokens: int = 384, adapted: bool = False
+    ) -> None:
         if capacity < 1 or pack_tokens < 1:
             raise ValueError(f"`capacity` and `pack_tokens` must be positive, got {capacity} and {pack_tokens}")
         self.forward = forward
         self.capacity = capacity
         self.pack_tokens = pack_tokens
+        self.adapted = adapted
         self.computed_tokens = 0
         self.clear()
 
@@ -220,16 +225,15 @@ class PrefixStore:
             rows = range(self.ready, min(len(nodes), self.ready + self.pack_tokens))
             # Rows are in insertion order, so a parent always precedes its children: a block of rows only needs
             # rows before it and rows inside it.
-            past = sorted({a for row in rows for a in nodes.ancestors(nodes.parent[row])} - set(rows))
-            column = {row: i for i, row in enumerate(past)}
             local = {row: i for i, row in enumerate(rows)}
             parents = [local.get(nodes.parent[row], ROOT) for row in rows]
-            heads = {
-                i: [column[a] for a in nodes.ancestors(nodes.parent[row])]
-                for i, row in enumerate(rows)
-                if parents[i] == ROOT
-            }
-            with torch.no_grad(), adapter_off(self.forward.model):
+            # What the others see begins with what one of these does.
+            lines = {i: nodes.ancestors(nodes.parent[row]) for i, row in enumerate(rows) if parents[i] == ROOT}
+            past = sorted({a for line in lines.values() for a in line})
+            column = {row: i for i, row in enumerate(past)}
+            heads = {i: [column[a] for a in line] for i, line in lines.items()}
+            read_by = nullcontext() if self.adapted else adapter_off(self.forward.model)
+            with torch.no_grad(), read_by:
                 cache = self.cache(np.asarray(past, dtype=np.int64))
                 self.forward(
                     np.asarray([nodes.token[r] for r in rows]),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rtmc.kernels.policy_loss import aggregate_weights, policy_loss
-from rtmc.train.collect import Turn
+from rtmc.train.acting import Turn
 from rtmc.train.config import Loss, Optim
 from rtmc.train.forest import adapter_off, common_prefix
 from rtmc.train.policy import Policy, Request

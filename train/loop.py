@@ -1,7 +1,8 @@
 """The training loop: collect, credit, update, record.
 
-One step: fresh tasks are drawn, each is played by a group of rollouts, the rollouts become a step table, an estimator
-reads every step's advantage off it, the advantages go to the sampled tokens, and the clipped loss moves the adapter.
+One step: fresh tasks are drawn, each is played by a group of rollouts or explored as a tree, these become a step table,
+an estimator reads every step's advantage off it, the advantages go to the sampled tokens, and the clipped loss moves
+the adapter.
 What this is not: a place for options. They live in `config.py`; the pieces live in their own files.
 """
 
@@ -10,18 +11,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import rtmc
 from rtmc.errors import RtmcError
+from rtmc.train.acting import acting_of
 from rtmc.train.build import Parts
-from rtmc.train.collect import Episode, acting_of, successes
-from rtmc.train.config import Config
+from rtmc.train.collect import Episode, successes
+from rtmc.train.credit import Credited, credit, credit_forest
 from rtmc.train.evaluate import HELD_OUT, Evaluated, evaluate
 from rtmc.train.interrupt import Interrupt
 from rtmc.train.learner import Batch, Learner, UpdateStats
@@ -30,49 +29,6 @@ from rtmc.train.record import Recorder
 
 class TrainingStopped(RtmcError, RuntimeError):
     """Training cannot go on; the message says why and what to change."""
-
-
-@dataclass(frozen=True)
-class Credited:
-    """A step's turns with their advantages, and what the pooling saw."""
-
-    batch: Batch
-    metrics: dict[str, float]
-
-
-def credit(config: Config, groups: Sequence[Sequence[Episode]]) -> Credited:
-    """Advantages of every turn of the groups, by the configured estimator.
-
-    Uniform groups (all outcomes equal) are left out of the batch where `credit.filter_uniform` says so, and counted.
-    """
-    outcomes = [np.asarray([e.rollout.reward for e in group]) for group in groups]
-    uniform = [bool(np.nanmax(o) == np.nanmin(o)) if np.isfinite(o).any() else True for o in outcomes]
-    kept = [group for group, same in zip(groups, uniform, strict=True) if not (same and config.credit.filter_uniform)]
-    episodes = [e for group in kept for e in group if e.turns]
-    metrics = {"uniform_groups": float(np.mean(uniform))}
-    if not episodes:
-        return Credited(Batch([], torch.zeros(0), np.zeros(0, np.int64)), metrics)
-    table = rtmc.tabulate(
-        [e.rollout for e in episodes],
-        signatures=config.credit.signatures,
-        valid_reward=config.credit.valid_reward,
-        invalid_reward=config.credit.invalid_reward,
-        validation_bonus=config.credit.validation_bonus,
-    )
-    estimate = rtmc.estimate(table, config.method, **config.credit.options)
-    # Rows of the table back to the order of the turns.
-    place = {
-        (int(r), int(t)): row
-        for row, (r, t) in enumerate(zip(table.rollout.tolist(), table.index.tolist(), strict=True))
-    }
-    rows = [place[r, t] for r, e in enumerate(episodes) for t in range(len(e.turns))]
-    advantage = estimate.advantage[torch.as_tensor(rows)]
-    rollout = np.concatenate([np.full(len(e.turns), r) for r, e in enumerate(episodes)])
-    metrics["advantage_std"] = float(advantage.std(correction=0))
-    metrics["zero_advantage"] = float((advantage == 0).float().mean())
-    if estimate.visits is not None:
-        metrics["single_visit"] = float((estimate.visits <= 1).float().mean())
-    return Credited(Batch([t for e in episodes for t in e.turns], advantage, rollout), metrics)
 
 
 class Trainer:
@@ -123,24 +79,20 @@ class Trainer:
         config = self.config
         began = time.perf_counter()
         seeds, next_seed = self.fresh_tasks(config.tasks_per_step)
-        collector = self.parts.collector
-        asked, answered, read = collector.asked, collector.answered, self.parts.policy.store.computed_tokens
-        groups = collector.play(
-            seeds, config.group_size, self.acting, draw=(2, config.seed, self.step), on_turn=self._on_turn
-        )
-        collected = time.perf_counter()
-        credited = credit(config, groups)
+        actor = self.parts.collector.actor
+        asked, answered, read = actor.asked, actor.answered, self.parts.policy.store.computed_tokens
+        groups, credited, collected = self._gather(seeds)
         stats = self._update(credited.batch)
         # Only a whole step counts: interrupted before this line, it is done again in full.
         self.step, self.next_seed = self.step + 1, next_seed
         found = successes(groups)
-        lengths = [len(e.turns) for group in groups for e in group]
+        lengths = [len(e.rollout.steps) for group in groups for e in group]
         errors = sum(e.rollout.error is not None for group in groups for e in group)
         metrics: dict[str, Any] = {
             "success": float(found.mean()),
             "turns": float(np.mean(lengths)),
             "errors": errors,
-            "turns_shared": 1 - (collector.answered - answered) / max(1, collector.asked - asked),
+            "turns_shared": 1 - (actor.answered - answered) / max(1, actor.asked - asked),
             "context_tokens": self.parts.policy.store.computed_tokens - read,
             **credited.metrics,
             "learning_rate": self.learner.learning_rate(self.step - 1),
@@ -155,6 +107,19 @@ class Trainer:
         self.forget()
         self._stop_if_broken()
         self.interrupt.check()
+
+    def _gather(self, seeds: Sequence[int]) -> tuple[Sequence[Sequence[Episode]], Credited, float]:
+        """The tasks' rollouts, their turns with advantages, and when the rollouts were done."""
+        config, draw = self.config, (2, self.config.seed, self.step)
+        if self.parts.explorer is None:
+            groups = self.parts.collector.play(seeds, config.group_size, self.acting, draw, self._on_turn)
+            collected = time.perf_counter()
+            return groups, credit(config, groups), collected
+        explorer = self.parts.explorer
+        explorer.on_turn = lambda tokens, budget: self._on_turn(max(0, budget - tokens), budget)
+        forest = explorer.run(seeds, draw)
+        collected = time.perf_counter()
+        return forest.episodes(), credit_forest(config, forest), collected
 
     def _on_turn(self, unfinished: int, total: int) -> None:
         self.recorder.on_turn(unfinished, total)

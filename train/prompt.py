@@ -55,10 +55,14 @@ class Format(Protocol):
 
     @property
     def cue(self) -> int: ...
+    @property
+    def lead(self) -> str: ...  # what an action's text begins with, put in front of it
 
 
 class PlainFormat:
     """A running text, as a text game prints it; `examples` are (observation, action) pairs shown first."""
+
+    lead = " "
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class PlainFormat:
         return self._encode(f"{text}\n")
 
     def command(self, text: str) -> tuple[int, ...]:
-        return self._encode(f" {text}") + self.newline
+        return self._encode(self.lead + text) + self.newline
 
     def context(self, conversation: Conversation) -> tuple[int, ...]:
         pieces = [self.prefix]
@@ -117,6 +121,7 @@ class PlainFormat:
 class ChatFormat:
     """The tokenizer's chat template, taken apart once into what stands before, between and after the messages."""
 
+    lead = ""
     _MARK = "\x02observation\x03"
     _REPLY = "\x02reply\x03"
 

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from rtmc.train import checkpoint
 from rtmc.train import config as configuration
+from rtmc.train.acting import acting_of
 from rtmc.train.build import Parts, RunError, build
-from rtmc.train.collect import acting_of
 from rtmc.train.evaluate import evaluate
 from rtmc.train.interrupt import Interrupt
 from rtmc.train.learner import Learner

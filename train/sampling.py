@@ -19,11 +19,15 @@ from rtmc.train.policy import NOT_FINITE, LiveTree, Policy
 
 @dataclass(frozen=True)
 class Sample:
-    """`tokens` as sampled (a stop token included, if one came), their log-probabilities, and whether one came."""
+    """`tokens` as sampled (a stop token included, if one came), their log-probabilities, and whether one came.
+
+    `entropy` (n,) float32: of the distribution that each token was drawn from, in nats.
+    """
 
     tokens: tuple[int, ...]
     logprob: np.ndarray
     stopped: bool
+    entropy: np.ndarray
 
 
 def sample(
@@ -104,6 +108,7 @@ def _decode(
     sees = visible[ends]
     sampled: list[list[int]] = [[] for _ in range(count)]
     logprobs: list[list[float]] = [[] for _ in range(count)]
+    entropies: list[list[float]] = [[] for _ in range(count)]
     stopped = [False] * count
     active = list(range(count))
     for step in range(max_new_tokens):
@@ -119,10 +124,13 @@ def _decode(
             picks = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
             picks = picks.clamp_max(logprob.shape[-1] - 1).cpu().numpy()
         chosen = logprob.gather(1, torch.as_tensor(picks, device=logprob.device)[:, None])[:, 0].cpu().numpy()
+        # A word of probability 0 adds 0, not 0 times minus infinity.
+        entropy = torch.special.entr(logprob.exp()).sum(-1).cpu().numpy()
         rest = []
         for place, i in enumerate(active):
             sampled[i].append(int(picks[place]))
             logprobs[i].append(float(chosen[place]))
+            entropies[i].append(float(entropy[place]))
             if int(picks[place]) in stop:
                 stopped[i] = True
             else:
@@ -141,5 +149,6 @@ def _decode(
             cache,
         )
     return [
-        Sample(tuple(t), np.asarray(p, dtype=np.float32), s) for t, p, s in zip(sampled, logprobs, stopped, strict=True)
+        Sample(tuple(t), np.asarray(p, dtype=np.float32), s, np.asarray(e, dtype=np.float32))
+        for t, p, s, e in zip(sampled, logprobs, stopped, entropies, strict=True)
     ]

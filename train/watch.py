@@ -11,8 +11,9 @@ import numpy as np
 from rtmc.rollouts import Stop
 from rtmc.train import checkpoint
 from rtmc.train import config as configuration
+from rtmc.train.acting import acting_of
 from rtmc.train.build import build
-from rtmc.train.collect import Episode, acting_of
+from rtmc.train.collect import Episode
 from rtmc.train.evaluate import HELD_OUT
 from rtmc.train.policy import Policy
 

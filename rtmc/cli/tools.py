@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 
-_BENCHES = ("credit", "estimators", "kernels", "envs", "logs", "qa", "signatures")
+_BENCHES = ("credit", "estimators", "kernels", "envs", "explore", "logs", "qa", "signatures")
 
 
 _ABOUT_ESTIMATORS = """The estimators: what each needs beyond group, rollout, index and outcome, its options, source.
