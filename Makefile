@@ -26,7 +26,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test browser test-engines test-household-engine check check-style bench clean
+.PHONY: help install demo test browser sandbox test-engines test-household-engine check check-style bench clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET [VARIABLE=value]"
@@ -63,6 +63,10 @@ check-style: $(INSTALLED)  ## format, lint and types alone
 # Debian's browser, with which the tests look at report pages; without it those tests are skipped.
 browser:  ## install headless Chromium for the tests of report pages (Debian, as root)
 	command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+# The SWE environment's sandbox of choice; without it commands run in plain namespaces, where the kernel allows that.
+sandbox:  ## install bubblewrap for the SWE environment (Debian, as root)
+	command -v bwrap > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap; }
 
 # An engine's own pins fight ours (verl wants transformers < 5.11), so each stands without its dependencies in an
 # environment of its own, above this project's packages.

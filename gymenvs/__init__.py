@@ -10,3 +10,4 @@ from gymnasium.envs.registration import register
 
 register(id="rtmc/Household-v0", entry_point="rtmc.gymenvs.household.env:HouseholdEnv")
 register(id="rtmc/SearchQA-v0", entry_point="rtmc.gymenvs.qa.env:SearchQAEnv")
+register(id="rtmc/SWE-v0", entry_point="rtmc.gymenvs.swe.env:SWEEnv")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import gymnasium as gym
 
@@ -28,6 +28,23 @@ class TaskSource(Protocol[TaskT_co]):
 
     def named(self, task_id: str) -> TaskT_co:
         """The task of an id. Raises ValueError where there is none."""
+
+
+def as_task(world: str, task: Any, source: TaskSource[TaskT], kind: Any) -> TaskT:
+    """The task that an argument names: an id of the source, a `kind`, or the JSON (object or text) of one.
+
+    `kind` is a class with `from_json`.
+
+    Raises:
+        ValueError: the id or the JSON names none. TypeError: it is none of these.
+    """
+    if isinstance(task, kind):
+        return cast(TaskT, task)
+    if isinstance(task, str):
+        return kind.from_json(task) if task.lstrip().startswith("{") else source.named(task)
+    if isinstance(task, Mapping):
+        return kind.from_json(task)
+    raise TypeError(f"{world}: a task is an id, a {kind.__name__} or its JSON object, got {type(task).__name__}")
 
 
 class TextEnv(gym.Env[str, str], Generic[TaskT]):

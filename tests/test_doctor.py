@@ -192,6 +192,7 @@ def test_the_report_and_the_verdict():
 @pytest.mark.parametrize(("state", "status"), [("ok", 0), ("broken", 1)])
 def test_the_command_s_status_and_json(state, status, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", state, "x", needed=True)])
+    monkeypatch.setattr("rtmc.cli.sandboxes.sandbox_findings", list)
     assert main(["doctor"]) == status
     assert "a  x" in capsys.readouterr().out
     assert main(["doctor", "--json"]) == status
@@ -200,3 +201,21 @@ def test_the_command_s_status_and_json(state, status, monkeypatch, capsys):
     assert document["findings"] == [
         {"name": "a", "state": state, "found": "x", "needed": True, "without": "", "remedy": ""}
     ]
+
+
+def test_sandboxes_that_do_not_work_say_what_is_lost(monkeypatch):
+    pytest.importorskip("gymnasium", reason="environments need the extra `envs`")
+    from rtmc.cli.sandboxes import sandbox_findings
+    from rtmc.gymenvs.isolation.contract import Probe
+
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("rtmc.gymenvs.swe.tree.probe_layers", lambda: {"overlay": "no mounts", "copy": ""})
+    works = {"bwrap": Probe(False, "no bwrap"), "unshare": Probe(True, "works"), "plain": Probe(True, "anywhere")}
+    monkeypatch.setattr("rtmc.gymenvs.sandbox.probe_sandboxes", lambda: works)
+    found = {finding.name: finding for finding in sandbox_findings()}
+    states = {name: finding.state for name, finding in found.items()}
+    assert states == {"sandbox bwrap": "missing", "sandbox unshare": "ok", "tree layers": "missing", "git": "missing"}
+    assert "unshare" in found["sandbox bwrap"].without
+    assert not any(finding.needed for finding in found.values())
+    works["unshare"] = Probe(False, "no namespaces")
+    assert all("trusted agents only" in finding.without for finding in sandbox_findings()[:2])

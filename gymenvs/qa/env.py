@@ -18,12 +18,11 @@ from rtmc.gymenvs.qa.sources import (
     Embedded,
     Listed,
     Source,
-    as_question,
     check_hops,
     check_retriever,
     open_retriever,
 )
-from rtmc.gymenvs.textenv import TextEnv
+from rtmc.gymenvs.textenv import TextEnv, as_task
 
 REWARDS = {"em": metrics.exact_match, "f1": metrics.f1, "sub_em": metrics.sub_exact_match}
 _LONG = 300  # characters of a normalised text that a key spells out
@@ -267,7 +266,7 @@ class SearchQAEnv(TextEnv[Question]):
     # -- inside --------------------------------------------------------------------------------------------
 
     def _as_task(self, task: Any) -> Question:
-        return as_question(task, self.source)
+        return as_task(self.world, task, self.source, Question)
 
     def _playing(self) -> Snapshot:
         if self._now is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -81,21 +81,6 @@ def _near(what: str, got: object, known: Iterable[str]) -> ValueError:
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ValueError(f"Search QA: unknown {what} {got!r}{hint} Known: {', '.join(names[:20])}{more}")
-
-
-def as_question(task: Any, source: Source) -> Question:
-    """The question that an argument names: an id of the source, a Question, or the JSON of one.
-
-    Raises:
-        ValueError: the id or the JSON names none. TypeError: it is none of these.
-    """
-    if isinstance(task, Question):
-        return task
-    if isinstance(task, str):
-        return Question.from_json(task) if task.lstrip().startswith("{") else source.named(task)
-    if isinstance(task, Mapping):
-        return Question.from_json(task)
-    raise TypeError(f"Search QA: a task is an id, a Question or its JSON object, got {type(task).__name__}")
 
 
 def check_hops(hops: int | Sequence[int] | None) -> tuple[int, ...] | None:

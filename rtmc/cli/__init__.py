@@ -20,6 +20,7 @@ from rtmc.cli.command import Command, UsageError
 from rtmc.cli.explain import explain
 from rtmc.cli.qa import EVALUATE, SERVE_SEARCH
 from rtmc.cli.report import REPORT
+from rtmc.cli.swe import MAKE_SWE_TASKS
 from rtmc.cli.tools import BENCH, DOCTOR, ESTIMATORS
 from rtmc.cli.training import TRAIN
 from rtmc.cli.worlds import ENVS, PLAY
@@ -27,7 +28,19 @@ from rtmc.errors import unknown_name
 
 COMMANDS: dict[str, Command] = {
     command.name: command
-    for command in (ADVANTAGES, REPORT, TRAIN, EVALUATE, PLAY, ENVS, SERVE_SEARCH, ESTIMATORS, BENCH, DOCTOR)
+    for command in (
+        ADVANTAGES,
+        REPORT,
+        TRAIN,
+        EVALUATE,
+        PLAY,
+        ENVS,
+        MAKE_SWE_TASKS,
+        SERVE_SEARCH,
+        ESTIMATORS,
+        BENCH,
+        DOCTOR,
+    )
 }
 
 __all__ = ["COMMANDS", "main"]

@@ -14,6 +14,8 @@ EXTRA_OF = {
     "numba": "",
     "bm25s": "envs",
     "gymnasium": "envs",
+    "packaging": "envs",
+    "pytest": "envs",
     "transformers": "train",
     "peft": "train",
     "accelerate": "train",

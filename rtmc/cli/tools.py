@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 
-_BENCHES = ("credit", "estimators", "kernels", "envs", "explore", "logs", "qa", "signatures")
+_BENCHES = ("credit", "estimators", "kernels", "envs", "explore", "logs", "qa", "sandbox", "signatures", "swe")
 
 
 _ABOUT_ESTIMATORS = """The estimators: what each needs beyond group, rollout, index and outcome, its options, source.
@@ -119,9 +119,10 @@ def checkout() -> Path:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    from rtmc.cli.sandboxes import sandbox_findings
     from rtmc.doctor import examine, report, works
 
-    findings = examine()
+    findings = [*examine(), *sandbox_findings()]
     if arguments.json:
         print_json({"works": works(findings), "findings": [finding.to_dict() for finding in findings]})
     else:

@@ -12,11 +12,16 @@ from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
 from rtmc.cli.training import prepare_threads
 
 # World -> gymnasium id; the prefix makes gymnasium import the module that registers it.
-_WORLDS = {"household": "rtmc.gymenvs:rtmc/Household-v0", "search-qa": "rtmc.gymenvs:rtmc/SearchQA-v0"}
+_WORLDS = {
+    "household": "rtmc.gymenvs:rtmc/Household-v0",
+    "search-qa": "rtmc.gymenvs:rtmc/SearchQA-v0",
+    "swe": "rtmc.gymenvs:rtmc/SWE-v0",
+}
 # The module whose SPLITS has a world's splits as keys: gymnasium's specs have no place for them.
 _SPLITS_OF = {
     "rtmc/Household-v0": "rtmc.gymenvs.household.generate",
     "rtmc/SearchQA-v0": "rtmc.gymenvs.qa.generated",
+    "rtmc/SWE-v0": "rtmc.gymenvs.swe.episodes",
 }
 
 
@@ -76,7 +81,12 @@ def _play_episode(env: Any, seed: int | None) -> int:
     """One episode on standard input: a command or its number a line, or a word of `_HELP`."""
     observation, info = env.reset(seed=seed)
     print(f"task {info['task_id']}\n\n{observation}")
-    take = getattr(env.unwrapped, "snapshot", lambda: None)
+    world: Any = env.unwrapped
+    # A world whose actions are whole messages may read a person's line its own way, and says how.
+    as_action = getattr(world, "read_line", lambda line: line)
+    if hasattr(world, "LINE_HELP"):
+        print(f"\n{world.LINE_HELP}")
+    take = getattr(world, "snapshot", lambda: None)
     moments = [_Moment(take(), observation, info, 0.0)]
     _list_commands(info)
     while True:
@@ -101,12 +111,13 @@ def _play_episode(env: Any, seed: int | None) -> int:
                     print(f"\nthere is no command {word[:20]}: they are numbered 1 to {len(commands)}")
                     continue
                 word = commands[number - 1]
-            observation, reward, terminated, truncated, info = env.step(word)
+            observation, reward, terminated, truncated, info = env.step(as_action(_whole_command(word)))
             print(f"\n> {word}\n{observation}")
             total, turns = total + float(reward), turns + 1
             if terminated or truncated:
                 ending = "success" if info.get("success") else "the turn limit" if truncated else "failure"
-                print(f"\n{ending} after {turns} turns, reward {total:g}")
+                reason = (info.get("verdict") or {}).get("reason")
+                print(f"\n{ending} after {turns} turns, reward {total:g}" + (f": {reason}" if reason else ""))
                 return 0
             moments.append(_Moment(take(), observation, info, total))
             _list_commands(info)
@@ -152,6 +163,18 @@ def _next_word() -> str | None:
             return None
         if word:
             return word
+
+
+def _whole_command(line: str) -> str:
+    """The line, and those after it that belong to it: up to the end word of a shell's here-document."""
+    opened = re.search(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1", line)
+    lines = [line]
+    while opened and lines[-1].strip() != opened[2]:
+        more = sys.stdin.readline()
+        if not more:
+            break
+        lines.append(more.rstrip("\n"))
+    return "\n".join(lines)
 
 
 def _envs(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""Bugs in real repositories, fixed with tools in a sandbox and graded by tests that the agent cannot touch."""

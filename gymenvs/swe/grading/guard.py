@@ -1,0 +1,280 @@
+"""What runs pytest inside the sandbox, and tells the grader outside what happened.
+
+`run.py` sends this file's text, that of `watch` and one JSON object over standard input; nothing of them stands on a
+disk, in an argument or in a variable of the process. They run under the task's own Python, so they keep to what Python
+3.6 and pytest 5 know, and import nothing of ours but each other.
+
+Before the first line of the tree's code runs: pytest and all its modules are imported from outside the tree; the pipe
+that was standard output becomes the channel of results, under another number; what tests print goes to standard error.
+Every message carries its number and a keyed hash (the key is read once and lives inside a hash object). A pipe cannot
+be unwritten, so nothing that runs later changes an earlier result, and a message that the guard did not write is seen.
+
+Reported are every phase of every test together with the exception that the test really raised; canaries (tests that
+must fail) among the real ones; functions of pytest, pluggy, unittest and builtins that are no longer what they were;
+and audited acts of the code under test, such as writing a test file or swapping a function's code.
+
+It is no wall: code in the same process can, with knowledge of this file, find these objects and use them. See
+`grading/__init__.py` for what remains possible.
+"""
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import importlib
+import json
+import os
+import pkgutil
+import random
+import sys
+
+from rtmc.gymenvs.swe.grading.watch import WATCHED_PACKAGES, Machinery, make_watch
+
+MESSAGE = 4000  # characters of a failure's text that are sent
+JUNIT_PIECE = 32768
+
+
+def make_channel(key):
+    """`send(kind, *values)`: one signed line into what was standard output."""
+    descriptor = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 200))
+    os.dup2(2, 1)
+    signer, owner, number = hmac.new(key, digestmod=hashlib.sha256), os.getpid(), [0]
+    dumps, getpid, write = json.dumps, os.getpid, os.write
+
+    def send(kind, *values):
+        if getpid() != owner:
+            return  # a forked child's copy of the session: the parent alone reports
+        body = dumps([number[0], kind, *values]).encode("ascii")
+        number[0] += 1
+        signed = signer.copy()
+        signed.update(body)
+        line = body + b" " + signed.hexdigest().encode("ascii") + b"\n"
+        while line:
+            line = line[write(descriptor, line) :]
+
+    return send
+
+
+def load_runner():
+    """Imports pytest and every module of it, so that none of its names is ever looked up in the tree."""
+    import pytest
+
+    for package in WATCHED_PACKAGES:
+        module = importlib.import_module(package)
+        for found in pkgutil.walk_packages(getattr(module, "__path__", ()), package + "."):
+            if found.name.endswith("__main__") or found.name in ("unittest.mock", "unittest.async_case"):
+                continue  # nothing for pytest to need, and the last two load half of the standard library
+            try:
+                importlib.import_module(found.name)
+            except ImportError:
+                continue  # a module for another platform or for a package that is not here
+    return pytest
+
+
+def make_plugin(pytest, send, told):
+    """The pytest plugin that reports. `told` is what the grader asked for."""
+    inside = told["inside"]
+    canary_files = set()
+    shown_canaries = {canary["path"] for canary in told["canaries"]}
+    codes = {}
+    seen_changes = set()
+    machinery = [Machinery()]
+
+    def tell(changes):
+        for name, file in changes:
+            if (name, file) not in seen_changes:
+                seen_changes.add((name, file))
+                send("changed", name, file)
+
+    def check(whole):
+        tell(machinery[0].changes(whole))
+
+    def origin(excinfo):
+        """The innermost file, the runner's aside, in which an exception was raised; "" = in the runner alone."""
+        error, step = getattr(excinfo, "value", None), getattr(excinfo, "tb", None)
+        for _ in range(8):  # pytest raises its own skip while it handles unittest's
+            place = ""
+            while step is not None:
+                name = step.tb_frame.f_code.co_filename
+                if not any(part in name for part in ("/_pytest/", "/unittest/", "/pluggy/", "/pytest/")):
+                    place = name
+                step = step.tb_next
+            if place or error is None:
+                return place
+            error = error.__context__
+            step = getattr(error, "__traceback__", None)
+        return ""
+
+    def message(report):
+        text = report.longrepr
+        if isinstance(text, tuple):
+            text = ": ".join(str(part) for part in text)
+        text = str(getattr(report, "longreprtext", "") or text or "")
+        return text[-MESSAGE:]
+
+    def body(item):
+        function = getattr(item, "obj", None)
+        function = getattr(function, "__func__", function)
+        return getattr(function, "__code__", None)
+
+    class Plugin:
+        def pytest_load_initial_conftests(self, early_config, parser, args):
+            # After every plugin (pytest's legacypath replaces methods here, before us), before the tree's conftest.
+            machinery[0], found = machinery[0].settled(inside)
+            tell(found)
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_cmdline_main(self, config):
+            # Several processes would report past us; stopping at the first failure would stop at a canary.
+            told_off = {"numprocesses": 0, "dist": "no", "tx": [], "looponfail": False, "maxfail": 0}
+            # One file that cannot be collected costs its own tests, not those of all others.
+            for name, value in {**told_off, "continue_on_collection_errors": True}.items():
+                if hasattr(config.option, name):
+                    setattr(config.option, name, value)
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_configure(self, config):
+            prefix = (list(config.getini("python_functions")) or ["test"])[0].split("*")[0]
+            for canary in told["canaries"]:
+                path = os.path.join(inside, canary["path"])
+                with open(path, "x", encoding="utf-8") as file:
+                    file.write(canary["source"].replace("CANARY_PREFIX", prefix or "test"))
+                canary_files.add(path)
+                config.args.insert(canary["at"] % (len(config.args) + 1), path)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_collection_modifyitems(self, session, config, items):
+            canaries = [item for item in items if str(item.fspath) in canary_files]
+            yield
+            # A test command's -k or -m must not choose canaries; others see none of them reordered.
+            kept = set(map(id, items))
+            items[:] = items + [item for item in canaries if id(item) not in kept]
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_finish(self, session):
+            for path in list(canary_files):
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    send("act", "os.remove", path, "")
+            ids = [item.nodeid for item in session.items]
+            for at in range(0, len(ids), 200):
+                send("collected", ids[at : at + 200])
+            for item in session.items:
+                codes[item] = body(item)
+            check(True)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_make_collect_report(self, collector):
+            # Right before a test file is imported: is it still the one that was laid?
+            path = str(getattr(collector, "fspath", ""))
+            wanted = told["protected"].get(path[len(inside) + 1 :]) if isinstance(collector, pytest.Module) else None
+            if wanted:
+                with open(path, "rb") as file:
+                    if hashlib.sha256(file.read()).hexdigest() != wanted:
+                        send("act", "open", path, "")
+            yield
+
+        def pytest_collectreport(self, report):
+            if report.failed:
+                send("collect_error", report.nodeid, message(report))
+            elif report.skipped:
+                send("collect_skip", report.nodeid, message(report))
+
+        def pytest_runtest_logstart(self, nodeid, location):
+            send("running", nodeid)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_call(self, item):
+            if body(item) is not codes.get(item):
+                send("changed", "the code of " + item.nodeid, "")
+            yield
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_makereport(self, item, call):
+            first = origin(call.excinfo)  # before pytest puts its own exception in place of another runner's
+            outcome = yield
+            report = outcome.get_result()
+            raised = call.excinfo
+            send(
+                "phase",
+                item.nodeid,
+                call.when,
+                report.outcome,
+                bool(hasattr(report, "wasxfail")),
+                raised.type.__name__ if raised is not None else "",
+                first or origin(raised),
+                message(report) if report.outcome != "passed" else "",
+                float(getattr(report, "duration", 0.0)),
+            )
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_logreport(self, report):
+            part = type(report).__name__ != "TestReport"  # a subtest's, for instance
+            send("log", report.nodeid, report.when, report.outcome, bool(hasattr(report, "wasxfail")), part)
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_report_teststatus(self, report):
+            # The printed log is for people: it shows the task's tests alone.
+            return ("", "", "") if report.nodeid.split("::")[0] in shown_canaries else None
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_logfinish(self, nodeid, location):
+            check(False)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_unconfigure(self, config):
+            yield
+            check(True)  # the last moment: pytest puts its own replacements back behind this hook
+
+        def pytest_keyboard_interrupt(self, excinfo):
+            send("interrupted", excinfo.type.__name__ + ": " + str(excinfo.value)[:500])
+
+        def pytest_internalerror(self, excrepr):
+            send("internal_error", str(excrepr)[-MESSAGE:])
+
+    return Plugin()
+
+
+def send_junit(send, path):
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        os.unlink(path)
+    except OSError:
+        return
+    for at in range(0, len(data), JUNIT_PIECE):
+        send("junit", base64.b64encode(data[at : at + JUNIT_PIECE]).decode("ascii"))
+
+
+def main(told):
+    send = make_channel(bytes.fromhex(told.pop("key")))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    outside = list(told["outside"])
+    os.environ.update(told["variables"])
+    try:
+        pytest = load_runner()
+    except ImportError as error:
+        send("no_runner", str(error))
+        os._exit(3)
+    sys.path[:] = [told["inside"], *told["path"], *(path for path in sys.path if path not in outside)]
+    libraries = tuple({*outside, sys.base_prefix, sys.prefix, os.path.dirname(os.__file__)})
+    send("start", pytest.__version__, ".".join(map(str, sys.version_info[:3])), libraries)
+    if told["watch"] and hasattr(sys, "addaudithook"):  # from Python 3.8 on
+        sys.addaudithook(make_watch(send, told["inside"], told["protected"], libraries))
+    plugin = make_plugin(pytest, send, told)
+    junit = told["junit"]
+    arguments = [*told["arguments"], "--junitxml=" + junit, "-o", "junit_family=xunit1"]
+    leave = os._exit
+    sys.argv[:] = ["pytest", *told["arguments"]]
+    try:
+        status = int(pytest.main(arguments, plugins=[plugin]))
+    except BaseException as error:  # SystemExit of a plugin as well: the session has no result then
+        send("internal_error", repr(error)[:MESSAGE])
+        status = 3
+    send_junit(send, junit)
+    send("end", status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    leave(status)  # no exit handler of the tree runs

@@ -1,0 +1,160 @@
+"""`rtmc make-swe-tasks`: packages with tests become tasks with bugs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rtmc.cli.command import Command, Parser, UsageError, add_json, print_json
+
+# What `rtmc.gymenvs.swe.mutate.make` gives for a package; that room is reached only when the command runs.
+Made = Any
+
+_ABOUT = """Make SWE tasks: bugs put into packages that have tests, kept where the tests notice them.
+
+PACKAGE   the name of a package on the registry (`toolz`, `toolz==1.2.0`), whose source archive is fetched; or a local
+          folder, written with a slash (`./mine`). Code is left as it stands but for the bug: an operator, comparison,
+          constant, condition, statement, argument, index, variable, return, exception type, or two of these at once.
+
+A mutant becomes a task if the suite, which two clean runs show to be stable, still runs to its end, at least one test
+fails in two runs, and no more than 80 % of them do. The files of the failing tests are hidden from the agent. All tests
+run in a sandbox. The run may be stopped at any time: the same command goes on from OUT.journal."""
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="name, name==version, or ./folder")
+    parser.add_argument("--version", default="", metavar="V", help="of the one package that is named without a version")
+    parser.add_argument("--count", type=int, default=20, metavar="N", help="tasks of each package (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of mutants (default: 0)")
+    parser.add_argument("-o", "--output", default="tasks.jsonl", metavar="OUT", help="default: tasks.jsonl")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="suites run at once (default: the CPUs)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds for a mutant's suite (default: 5 clean runs, at least 10)"
+    )
+    parser.add_argument(
+        "--most", type=int, metavar="N", help="mutants judged at most, a package (default: all there are)"
+    )
+    parser.add_argument(
+        "--with", dest="needs", action="append", default=[], metavar="NAME", help="an installed package the tests need"
+    )
+    parser.add_argument("--trusted", action="store_true", help="run the tests unisolated where no sandbox works")
+    add_json(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    words = list(dict.fromkeys(arguments.packages))
+    if arguments.version and len(words) > 1:
+        raise UsageError("--version goes with one package; write name==version for several")
+    from rtmc.gymenvs.swe.mutate.journal import Journal
+    from rtmc.gymenvs.swe.mutate.make import Settings, write_tasks
+
+    settings = Settings(
+        count=arguments.count,
+        seed=arguments.seed,
+        jobs=arguments.jobs or len(os.sched_getaffinity(0)),
+        limit_s=arguments.timeout,
+        most=arguments.most,
+    )
+    output = Path(arguments.output)
+    kept = output.with_name(f"{output.name}.journal")
+    if output.exists() and not kept.exists():
+        raise UsageError(f"{output} is there and was not begun by this command (no {kept.name}); name another with -o")
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {str(output.parent)!r} for {output.name}")
+    made: list[Made] = []
+    failed: dict[str, str] = {}
+    try:
+        with Journal(kept) as journal, _progress() as progress:
+            for word in words:
+                try:
+                    made.append(_one(word, arguments, settings, journal, progress))
+                except ValueError as error:
+                    failed[word] = " ".join(str(error).split())
+    except KeyboardInterrupt:
+        print(f"rtmc make-swe-tasks: the same command goes on from {kept}", file=sys.stderr)
+        raise
+    count = write_tasks(output, [task for one in made for task in one.tasks]) if made else 0
+    if arguments.json:
+        document: dict[str, Any] = {"tasks": count, "output": str(output) if made else None, "journal": str(kept)}
+        print_json(document | {"packages": [one.to_json() for one in made], "failed": failed})
+    else:
+        for line in _report(made):
+            print(line)
+        if made:
+            print(f"{count} tasks written to {output} (journal: {kept})")
+    for reason in failed.values():
+        print(f"rtmc make-swe-tasks: {reason}", file=sys.stderr)
+    return 2 if failed else 0
+
+
+def _one(word: str, arguments: argparse.Namespace, settings: Any, journal: Any, progress: Any) -> Made:
+    from rtmc.gymenvs.swe.mutate.make import make_tasks
+    from rtmc.gymenvs.swe.mutate.packages import opened
+    from rtmc.gymenvs.swe.mutate.validate import make_bench
+    from rtmc.gymenvs.swe.repository import cache_folder
+
+    with opened(word, cache_folder() / "sdists", arguments.version) as (package, origin):
+        bench = make_bench(package, arguments.needs, trusted=arguments.trusted)
+        return make_tasks(bench, origin, settings, journal, progress(package.title))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], Callable[[Made, int], None] | None]]:
+    """A bar a package on standard error while a terminal watches and rich is installed; else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda title: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:  # a bar is a comfort, and its package an extra
+        yield lambda title: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def begin(title: str) -> Callable[[Made, int], None]:
+            bar = bars.add_task(title, total=None, told="two clean runs")
+            return lambda made, wanted: bars.update(bar, completed=len(made.tasks), total=wanted, told=_told(made))
+
+        yield begin
+
+
+def _told(made: Made) -> str:
+    survived = made.counts["survived"]
+    rejected = made.killed - made.counts["accepted"]
+    return f"{made.mutants} mutants: {made.killed} killed, {survived} survived, {rejected} of the killed rejected"
+
+
+def _report(made: list[Made]) -> Iterator[str]:
+    """A line a package, and why killed mutants made no task."""
+    for one in made:
+        base = one.baseline
+        left = f", {len(base.failing)} fail or are skipped" if base.failing else ""
+        flaky = f", {len(base.flaky)} flaky: {', '.join(base.flaky[:3])}" if base.flaky else ""
+        yield f"{one.package}: {len(one.tasks)} tasks; {len(base.stable)} stable tests{left}{flaky}"
+        yield f"  {_told(one)}"
+        reasons = one.to_json()["rejected"]
+        if reasons:
+            yield "  rejected: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        for kind, counts in sorted(one.by_kind.items()):
+            total, kept = sum(counts.values()), counts["accepted"]
+            yield f"  {kind:<18}{total:>5} made{total - counts['survived']:>5} killed{kept:>5} tasks"
+
+
+MAKE_SWE_TASKS = Command(
+    "make-swe-tasks",
+    "make SWE tasks by putting bugs into packages that have tests",
+    _arguments,
+    _run,
+    _ABOUT,
+)

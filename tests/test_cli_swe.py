@@ -1,0 +1,156 @@
+"""`rtmc make-swe-tasks`, as a person runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rtmc.cli.command import UsageError
+from rtmc.cli.swe import MAKE_SWE_TASKS
+from rtmc.gymenvs.sandbox import probe_sandboxes
+from rtmc.gymenvs.swe.mutate import packages
+from rtmc.gymenvs.swe.task import SWETask
+
+ROOT = Path(__file__).resolve().parents[1]
+needs_sandbox = pytest.mark.skipif(
+    not any(probe.works for probe in probe_sandboxes().values()), reason="no sandbox works on this machine"
+)
+CODE = """def f(x, y):
+    if x > y:
+        return x - y
+    return y - x
+
+
+def g(x):
+    return [x + 1, x * 2, f(x, 3)]
+"""
+TESTS = """from mine import f, g
+
+
+def test_f():
+    assert f(5, 2) == 3
+    assert f(2, 7) == 5
+
+
+def test_g():
+    assert g(4) == [5, 8, 1]
+
+
+def test_there():
+    assert f and g
+"""
+
+
+def run(*words: str) -> int:
+    return MAKE_SWE_TASKS.run(MAKE_SWE_TASKS.parse(words))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.py").write_text(CODE)
+    (tmp_path / "mine" / "test_mine.py").write_text(TESTS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@needs_sandbox
+def test_a_local_folder(package, capsys):
+    assert run("./mine", "--count", "2", "--jobs", "2", "--timeout", "8", "--json", "--seed", "4") == 0
+    document = json.loads(capsys.readouterr().out)
+    tasks = [SWETask.from_json(line) for line in (package / "tasks.jsonl").read_text().splitlines()]
+    assert document["tasks"] == len(tasks) == 2
+    assert document["failed"] == {}
+    (made,) = document["packages"]
+    assert made["mutants"] == made["killed"] + made["survived"]
+    assert made["killed"] == made["tasks"] + sum(made["rejected"].values())
+    assert made["tests"]["stable"] == 3
+    for task in tasks:
+        assert task.hidden_files == ("test_mine.py",)
+    # The same command has nothing left to run, and says the same in words.
+    assert run("./mine", "--count", "2", "--timeout", "8", "--seed", "4") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("mine: 2 tasks; 3 stable tests\n")
+    assert "2 tasks written to tasks.jsonl" in out
+    assert [SWETask.from_json(line) for line in (package / "tasks.jsonl").read_text().splitlines()] == tasks
+
+
+@needs_sandbox
+def test_ctrl_c_leaves_what_is_needed_to_go_on(package):
+    # A suite that takes its time, so that the signal comes in the middle.
+    (package / "mine" / "test_slow.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(0.3)\n")
+    program = "import sys; from rtmc.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "make-swe-tasks", "./mine", "--count", "50", "--jobs", "1"]
+    # A child of a shell in the background would ignore the signal, and so would ours.
+    process = subprocess.Popen(
+        command,
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    journal = package / "tasks.jsonl.journal"
+    deadline = time.monotonic() + 90
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 1):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from tasks.jsonl.journal" in errors
+    assert not (package / "tasks.jsonl").exists()
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+    assert sorted(path.name for path in package.iterdir()) == ["mine", "tasks.jsonl.journal"]
+
+
+def test_a_file_of_somebody_else_stays(package):
+    (package / "tasks.jsonl").write_text("mine\n")
+    with pytest.raises(UsageError, match="was not begun by this command"):
+        run("./mine")
+    assert (package / "tasks.jsonl").read_text() == "mine\n"
+    assert not (package / "tasks.jsonl.journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "PACKAGE"),
+        (["a", "b", "--version", "1"], "--version goes with one package"),
+        (["./mine", "--count", "0"], "count must be at least 1"),
+        (["./mine", "--timeout", "-3"], "limit_s must be above 0"),
+        (["./mine", "-o", "nowhere/x.jsonl"], "there is no folder 'nowhere'"),
+        (["./mine", "--cuont", "3"], "--count"),
+    ],
+)
+def test_words_that_make_no_sense(package, words, message):
+    with pytest.raises(ValueError, match=message):
+        run(*words)
+    assert sorted(path.name for path in package.iterdir()) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("./none", "there is no folder './none'"),
+        ("--option==1", "the name of a package"),
+        ("a b", "the name of a package"),
+        ("mine", "a folder is written with a slash: `./mine`"),
+    ],
+)
+def test_packages_that_are_not_there(package, capsys, monkeypatch, word, message):
+    refused = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found\n")
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: refused)
+    arguments = MAKE_SWE_TASKS.parse(["./mine", "--json"])
+    arguments.packages = [word]
+    assert MAKE_SWE_TASKS.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in json.loads(captured.out)["failed"][word]
+    assert captured.err.count("\n") == 1
+    assert not (package / "tasks.jsonl").exists()

@@ -1,0 +1,280 @@
+"""The parts of the sandbox by themselves: the filter in an interpreter of its own, streams, disk, groups, the view."""
+
+import errno
+import os
+import struct
+import time
+
+import pytest
+
+from rtmc.gymenvs.isolation import cgroups, seccomp, view
+from rtmc.gymenvs.isolation.contract import Limits
+from rtmc.gymenvs.isolation.rlimits import wanted
+from rtmc.gymenvs.isolation.supervise import Capture
+from rtmc.gymenvs.isolation.watch import added, descendants, shared_out, usage
+
+ALLOW, KILL = "allow", "kill"
+# Of each machine: its number in the kernel's AUDIT_ARCH, and system calls by their kernel tables.
+MACHINES = {
+    "x86_64": (
+        0xC000003E,
+        {"read": 0, "clone": 56, "socket": 41, "mount": 165, "chmod": 90, "openat": 257, "memfd_create": 319},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"read": 63, "clone": 220, "socket": 198, "mount": 40, "fchmodat": 53, "openat": 56, "memfd_create": 279},
+    ),
+}
+
+
+def decided(program, architecture, number, *arguments):
+    """What a classic BPF program says to a system call, step by step as the kernel's documentation has it."""
+    data = struct.pack("=IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    at, held = 0, 0
+    while True:
+        operation, yes, no, value = code[at]
+        at += 1
+        if operation == 0x20:  # load a word
+            (held,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x06:  # return
+            if value == 0x7FFF0000:
+                return ALLOW
+            return KILL if value == 0x80000000 else errno.errorcode[value & 0xFFFF]
+        else:
+            holds = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[operation]
+            at += yes if holds else no
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("count_memory", [False, True])
+def test_the_filter(machine, count_memory):
+    architecture, calls = MACHINES[machine]
+    program = seccomp.program(count_memory, machine)
+    assert len(program) // 8 <= 4096  # the kernel's limit
+
+    def say(name, *arguments):
+        return decided(program, architecture, calls[name], *arguments)
+
+    assert say("read") == ALLOW
+    assert say("mount") == "EPERM"
+    assert say("clone", 0x11) == ALLOW
+    assert say("clone", 0x003D0F00) == ALLOW  # a thread's flags
+    for bit in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert say("clone", bit | 0x11) == "EPERM"
+    assert [say("socket", family) for family in (1, 2, 10)] == [ALLOW] * 3
+    assert {say("socket", family) for family in (0, 3, 16, 17, 38, 40, 44)} == {"EAFNOSUPPORT"}
+    creates = 0o100 | 0o1
+    assert say("openat", 0, 0, creates, 0o644) == ALLOW
+    assert say("openat", 0, 0, creates, 0o4755) == "EPERM"
+    assert say("openat", 0, 0, 0, 0o6755) == ALLOW  # no file is made, and the mode means nothing
+    chmod, before = ("chmod", 1) if "chmod" in calls else ("fchmodat", 2)
+    assert say(chmod, *[0] * before, 0o1777) == ALLOW
+    assert say(chmod, *[0] * before, 0o2755) == "EPERM"
+    assert say("memfd_create") == ("EPERM" if count_memory else ALLOW)
+    assert decided(program, architecture, 435) == "ENOSYS"
+    assert decided(program, 0x40000003, 0) == KILL  # a 32-bit call
+    if machine == "x86_64":
+        assert decided(program, architecture, 0x40000000) == KILL
+
+
+def test_every_call_is_in_one_table_alone():
+    for column in range(2):
+        tables = [seccomp._CALLS, seccomp._HIDDEN_MEMORY, seccomp._NOT_THERE]
+        numbers = [pair[column] for table in tables for pair in table.values()]
+        numbers += [pair[column] for pair, _, _ in seccomp._MODES]
+        numbers += [pair[column] for pair in (seccomp._SOCKET, seccomp._SOCKETPAIR, seccomp._CLONE)]
+        numbers = [number for number in numbers if number is not None]
+        assert len(numbers) == len(set(numbers))
+
+
+def test_an_unknown_machine():
+    with pytest.raises(ValueError, match="no table of system calls for riscv64"):
+        seccomp.program(machine="riscv64")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100])
+@pytest.mark.parametrize("piece", [1, 3, 64])
+def test_a_stream_is_kept_at_both_ends(limit, piece):
+    for size in (0, 1, limit - 1, limit, limit + 1, 3 * limit + 5):
+        data = bytes(97 + at % 26 for at in range(size))
+        capture = Capture(limit)
+        for at in range(0, size, piece):
+            capture.add(data[at : at + piece])
+        assert capture.total == size
+        if size <= limit:
+            assert capture.text() == data.decode()
+        else:
+            head, tail = data[: limit // 2].decode(), data[size - (limit - limit // 2) :].decode()
+            assert capture.text() == f"{head}\n[... {size - limit} bytes left out ...]\n{tail}"
+
+
+def total(tree, since, enough=1 << 40):
+    return next(value for value in added(str(tree), since, enough) if value is not None)
+
+
+def test_what_was_added_to_a_tree(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/old").write_bytes(b"x" * 50_000)
+    (tmp_path / "outside").symlink_to("/usr")
+    later = time.time() + 0.01
+    time.sleep(0.03)
+    assert total(tmp_path, later) == 0
+    (tmp_path / "a/b/new").write_bytes(b"x" * 100_000)
+    found = total(tmp_path, later)
+    on_disk = (tmp_path / "a/b/new").stat().st_blocks * 512
+    assert on_disk <= found <= on_disk + 3 * 8192  # and the folder it was put in
+    os.utime(tmp_path / "a/b/new", (0, 0))  # the time of change cannot be set back
+    assert total(tmp_path, later) == found
+    assert total(tmp_path / "missing", later) == 0
+
+
+def test_many_entries_come_in_turns_and_end_early(tmp_path):
+    for number in range(2500):
+        (tmp_path / str(number)).touch()
+    values = list(added(str(tmp_path), 0, 1 << 40))
+    assert values[:-1] == [None, None]
+    assert values[-1] >= 2500 * 512
+    assert list(added(str(tmp_path), 0, 600 * 512))[-1] > 600 * 512
+
+
+def test_folders_too_deep_to_follow_count_as_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("rtmc.gymenvs.isolation.watch._LONGEST_STEP", 40)
+    monkeypatch.setattr("rtmc.gymenvs.isolation.watch._DEEPEST_STEPS", 3)
+    place = tmp_path
+    for _ in range(5):
+        place = place / ("d" * 15)
+    place.mkdir(parents=True)
+    (place / "file").write_bytes(b"x" * 9000)
+    assert total(tmp_path, 0) >= 9000
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(8):
+        place = place / ("d" * 15)
+    place.mkdir(parents=True)
+    assert total(tmp_path, 0, enough=1 << 40) == (1 << 40) + 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_processes_are_counted_with_their_memory():
+    import subprocess
+    import sys
+
+    program = "import os, time; x = bytearray(b'x' * 40_000_000); os.fork() or os.setsid(); os.write(1, b'1\\n')"
+    program += "; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.read(4) == b"1\n1\n"
+            pids = descendants(process.pid)
+            assert len(pids) == 2
+            used = usage(pids)
+            assert used.tasks == 2
+            assert 80e6 < used.resident < 300e6
+            assert 40e6 < shared_out(pids) < 80e6  # the two share what neither wrote since
+            assert used.cpu_s > 0
+        finally:
+            for pid in descendants(process.pid):
+                os.kill(pid, 9)
+
+
+def test_rlimits():
+    import resource
+
+    group = cgroups.Group(2, {})
+    bound = wanted(Limits(cpu_s=7, processes=5), group, 1, counted_alone=True)
+    assert bound[resource.RLIMIT_CPU] == (7, 8)
+    assert bound[resource.RLIMIT_CORE] == (0, 0)
+    assert resource.RLIMIT_AS not in bound
+    bound = wanted(Limits(processes=5, memory_bytes=1 << 30), None, 1, counted_alone=True)
+    assert bound[resource.RLIMIT_NPROC] == (6, 6)
+    assert bound[resource.RLIMIT_AS] == (3 << 30, 3 << 30)
+    assert wanted(Limits(processes=5), None, 1, counted_alone=False)[resource.RLIMIT_NPROC][0] > 6
+
+
+def test_where_groups_of_version_2_are_made(tmp_path):
+    """The nearest folder above that hands both controllers on; a fake hierarchy, files as the kernel has them."""
+    inner = tmp_path / "user/session"
+    inner.mkdir(parents=True)
+    for folder, controllers, handed_on in (
+        (tmp_path, "cpu memory pids", "cpu memory pids"),
+        (tmp_path / "user", "cpu memory pids", "memory pids"),
+        (inner, "memory", ""),
+    ):
+        (folder / "cgroup.controllers").write_text(controllers)
+        (folder / "cgroup.subtree_control").write_text(handed_on)
+    found = cgroups._unified((tmp_path, "/"), "/user/session")
+    assert found == cgroups.Places(2, {"memory": tmp_path / "user", "pids": tmp_path / "user"})
+    (tmp_path / "user/cgroup.controllers").write_text("cpu")
+    assert cgroups._unified((tmp_path, "/"), "/user/session").parents["pids"] == tmp_path
+    (tmp_path / "cgroup.controllers").write_text("cpu")
+    assert cgroups._unified((tmp_path, "/"), "/user/session") is None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_group_is_told(tmp_path, version):
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (tmp_path / "pids.events").write_text("max 9\n")
+    group = cgroups.Group(version, {"memory": tmp_path, "pids": tmp_path})
+    group.limit(Limits(memory_bytes=1 << 20, processes=10), overhead=2)
+    assert (tmp_path / "pids.max").read_text() == "12"
+    name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    assert (tmp_path / name).read_text() == str(1 << 20)
+    assert (group.ooms(), group.refusals()) == (2, 9)
+
+
+def layout(tmp_path, **options):
+    (tmp_path / "tree").mkdir(exist_ok=True)
+    told = {"inside": "/testbed", "readable": (), "hidden": (), "path": (), "env": None} | options
+    return view.make_layout(tmp_path / "tree", **told)
+
+
+def test_the_view_hides_the_package_wherever_it_is_shown(tmp_path, monkeypatch):
+    shown = tmp_path / "shown"
+    (shown / "lib/package").mkdir(parents=True)
+    monkeypatch.setattr(view, "OWN_FOLDER", shown / "lib/package")
+    steps = layout(tmp_path, readable=[(shown, "/data"), (shown / "lib", "/more")]).steps(Limits(), (1000, 1000))
+    masks = [step.inside for step in steps if step.kind == "tmpfs" and step.size == 4096]
+    assert masks == ["/data/lib/package", "/more/package"]
+    kinds = [step.kind for step in steps]
+    assert kinds[-2:] == ["seal", "seal"]
+    with pytest.raises(ValueError, match="answers"):
+        layout(tmp_path, readable=[shown / "lib/package"])
+
+
+def test_a_hidden_link_is_refused(tmp_path):
+    (tmp_path / "shown/real").mkdir(parents=True)
+    (tmp_path / "shown/link").symlink_to("real")
+    with pytest.raises(ValueError, match="name the real place"):
+        layout(tmp_path, readable=[(tmp_path / "shown", "/data")], hidden=["/data/link"]).steps(Limits(), (1, 1))
+
+
+def test_the_view_names_no_home_and_no_variable_file(tmp_path):
+    steps = layout(tmp_path).steps(Limits(), (1000, 1000))
+    tops = {"/" + step.inside.split("/")[1] for step in steps}
+    assert tops <= {
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/nix",
+        "/gnu",
+        "/etc",
+        "/proc",
+        "/dev",
+        "/tmp",
+        "/testbed",
+        "/",
+    }
+    binds = [step for step in steps if step.kind == "bind"]
+    assert [(step.inside, step.source) for step in binds] == [("/testbed", str((tmp_path / "tree").resolve()))]
+    etc = {step.inside for step in steps if step.inside.startswith("/etc/")}
+    assert not etc & {"/etc/shadow", "/etc/ssh", "/etc/ssl", "/etc/environment", "/etc/hostname", "/etc/resolv.conf"}
+
+
+def test_every_pair_of_bounds_fits_the_disk():
+    for size in (1, 4096, 1 << 20, 1 << 30):
+        limits = Limits(disk_bytes=size)
+        assert limits.tmp_bytes + limits.tree_bytes <= max(size, 8192)

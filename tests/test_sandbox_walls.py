@@ -1,0 +1,239 @@
+"""Attempts to see, reach or change what is outside, each without result and the sandbox usable afterwards.
+
+On every backend that isolates: files, links, secrets, sockets, other processes, programs and start-up files put in the
+way of later commands, system calls.
+"""
+
+import os
+import secrets
+import socket
+import stat
+
+import pytest
+
+from rtmc.gymenvs.sandbox import open_sandbox
+from tests.sandbox_help import BACKENDS, PYTHON, contained, python
+
+
+@pytest.fixture(params=BACKENDS)
+def box(request, tmp_path):
+    with contained(request.param, tmp_path / "tree") as sandbox:
+        yield sandbox
+
+
+def test_writing_outside_the_tree(box, tmp_path):
+    (tmp_path / "outside").write_text("host")
+    places = (
+        "/ /usr /usr/bin /etc /etc/passwd /dev /dev/x /proc/sys/kernel/core_pattern /proc/sys/vm/swappiness /root /home"
+    )
+    for place in f"{places} {tmp_path} {tmp_path}/outside".split():
+        done = box.run(["/bin/sh", "-c", 'if [ -d "$1" ]; then : > "$1/new"; else : > "$1"; fi', "sh", place])
+        assert done.exit_code != 0, place
+    assert (tmp_path / "outside").read_text() == "host"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "tree"]
+
+
+def test_links_out_of_the_tree(box, tmp_path):
+    (tmp_path / "secret").write_text("host")
+    done = box.run(
+        f"ln -s {tmp_path}/secret a; ln -s / root; ln -s ../secret up; cat a up root{tmp_path}/secret; echo x > a"
+    )
+    assert "host" not in done.stdout
+    assert (tmp_path / "secret").read_text() == "host"
+
+
+def test_secrets_of_the_host_are_not_seen(box, tmp_path, monkeypatch):
+    secret = "s" + secrets.token_hex(16)
+    monkeypatch.setenv("SOME_KEY", secret)
+    (tmp_path / "secret").write_text(secret)
+    done = box.run(
+        f"cat /proc/*/environ /proc/*/cmdline /proc/*/task/*/environ; env; cat /etc/shadow; cat {tmp_path}/secret; "
+        f"ls {os.path.dirname(__file__)} /root /home /var /run /sys /work; ls -d /proc/{os.getpid()}/cwd/.."
+    )
+    assert secret not in done.stdout + done.stderr
+    assert os.path.basename(__file__) not in done.stdout
+    numbers = [int(name) for name in box.run("cd /proc; echo [0-9]*").stdout.split()]
+    assert len(numbers) <= 3
+    assert max(numbers) < 20
+
+
+def test_first_process_cannot_be_reached(box):
+    done = box.run(
+        "cat /proc/1/environ; ls -l /proc/1/fd /proc/1/root/; readlink /proc/1/exe; chmod 755 /proc/1/exe; "
+        "kill -9 1; echo end"
+    )
+    assert done.stdout.endswith("end\n")
+    if os.geteuid() == 0:  # else it is the same user, without a right that the command does not have itself
+        assert done.stderr.count("ermi") + done.stderr.count("denied") >= 3
+
+
+def test_no_network(box):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind("\0" + secrets.token_hex(8))
+        abstract.listen()
+        done = python(
+            box,
+            f"""
+            import socket
+            def tried(family, address, kind=socket.SOCK_STREAM):
+                try:
+                    with socket.socket(family, kind) as one:
+                        one.settimeout(2)
+                        one.connect(address)
+                        print("connected", family, address)
+                except OSError as error:
+                    print("no:", error)
+            tried(socket.AF_INET, ("127.0.0.1", {server.getsockname()[1]}))
+            tried(socket.AF_INET, ("8.8.8.8", 53))
+            tried(socket.AF_INET, ("8.8.8.8", 53), socket.SOCK_DGRAM)
+            tried(socket.AF_INET6, ("::1", {server.getsockname()[1]}))
+            tried(socket.AF_UNIX, {abstract.getsockname()!r})
+            for number in (16, 17, 38, 40, 44):  # netlink, packet, alg, vsock, xdp
+                try:
+                    socket.socket(number, socket.SOCK_RAW).close()
+                    print("opened", number)
+                except OSError as error:
+                    print("no:", error)
+            """,
+        )
+        server.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            server.accept()
+    lines = done.stdout.splitlines()
+    assert len(lines) == 10
+    assert all(line.startswith("no:") for line in lines)
+
+
+def test_sockets_within_the_command_work(box):
+    """Test suites talk to themselves; that loopback is the sandbox's own, one for each command."""
+    done = python(
+        box,
+        """
+        import socket
+        with socket.create_server(("127.0.0.1", 8080)) as server:
+            with socket.create_connection(("127.0.0.1", 8080)) as one:
+                server.accept()[0].send(b"hello")
+                print(one.recv(10))
+        """,
+    )
+    assert done.stdout == "b'hello'\n"
+
+
+def test_killing_the_parent(box):
+    done = box.run(f"kill -9 $PPID; kill -9 {os.getpid()}; kill -9 -1; echo end")
+    assert done.stopped is None
+    assert done.seconds < 5
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a b'\"$(id)", "-rf", "ü\udcff"])
+def test_strange_names(box, name):
+    done = box.run(["/bin/sh", "-c", 'mkdir -- "$1" && : > "$1/file\n2"', "sh", f"./{name}"])
+    assert done.exit_code == 0
+    done = box.run("pwd; ls", cwd=f"/testbed/{name}")
+    assert done.stdout.endswith("file\n2\n")
+    assert done.stdout.encode("utf-8", "replace").startswith(f"/testbed/{name}".encode("utf-8", "replace")[:10])
+
+
+def test_programs_of_the_tree_do_not_stand_in_for_the_systems(box):
+    box.run("for p in python3 pytest sh bash ls cat git; do printf '#!/bin/sh\\necho fake\\n' > $p; chmod +x $p; done")
+    done = box.run("cp python3 /usr/bin/python3; cp sh /bin/sh; cp sh /usr/local/bin/; export PATH=/testbed:$PATH; ls")
+    assert done.stdout == "fake\n"  # in the command that asked for it
+    done = box.run("type -p ls bash sh; ls -d /usr; sh -c 'echo real'")
+    assert done.stdout.split()[-2:] == ["/usr", "real"]
+    assert "fake" not in done.stdout
+    assert "/testbed" not in done.stdout
+
+
+def test_start_files_of_python_in_the_tree(box, tmp_path):
+    for name in ("sitecustomize.py", "usercustomize.py", "conftest.py", "json.py", "socket.py"):
+        box.run(f"echo 'import os; os.system(\"echo ran {name} >> /testbed/ran\")' > {name}")
+    box.run(
+        "cd; mkdir -p .local/lib/python3.11/site-packages; "
+        "echo 'import os; os.abort()' > .local/lib/python3.11/site-packages/x.pth"
+    )
+    box.run("echo 'import sitecustomize' > x.pth")
+    tree = tmp_path / "tree"
+    with open_sandbox(tree, backend=box.backend) as another:  # starts programs of ours with the tree in sight
+        done = another.run([PYTHON, "-c", "print('real')"])
+    assert (done.stdout, done.stderr) == ("real\n", "")
+    assert not (tree / "ran").exists()
+
+
+def test_preloaded_libraries(box):
+    box.run("echo broken > evil.so")
+    done = box.run("export LD_PRELOAD=/testbed/evil.so; echo /testbed/evil.so > /etc/ld.so.preload; ls -d /usr")
+    assert "LD_PRELOAD" in done.stderr or "ld.so" in done.stderr
+    done = box.run("ls -d /usr; env")
+    assert (done.stdout.splitlines()[0], done.stderr) == ("/usr", "")
+    assert "LD_PRELOAD" not in done.stdout
+
+
+def test_git_configuration_does_not_last(box):
+    if box.run("type git").exit_code != 0:
+        pytest.skip("there is no git inside")
+    box.run(
+        "git init -q . && cd .git/hooks && printf '#!/bin/sh\\ntouch /testbed/hooked\\n' > post-commit && chmod +x *"
+    )
+    box.run("git config --global alias.status '!touch /testbed/aliased'; git config --global core.pager false")
+    done = box.run("git config --global --list; git config --system --list; git status --short | head -1")
+    assert "alias" not in done.stdout
+    assert box.run("ls").stdout == ""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
+        "libc.unshare(0x10000000)",
+        "libc.unshare(0x20000)",
+        "libc.setns(0, 0)",
+        "libc.chroot(b'/tmp')",
+        "libc.ptrace(16, 1, 0, 0)",
+        "libc.syscall(425, 8, ctypes.create_string_buffer(256))",  # io_uring_setup
+        "libc.syscall(321 if x86 else 280, 0, ctypes.create_string_buffer(256), 64)",  # bpf
+        "libc.syscall(56 if x86 else 220, 0x10000000 | 17, 0, 0, 0, 0)",  # clone with a new user namespace
+        "libc.chmod(b'/testbed/file', 0o4755)",
+        "libc.open(b'/testbed/new', 0o101, 0o6755)",
+        "libc.syscall(248 if x86 else 217, b'user', b'x', b'y', 1, -3)",  # add_key
+        "libc.setuid(0)",
+        "libc.chmod(b'/dev/full', 0o666)",
+        "libc.umount2(b'/testbed', 2)",
+    ],
+)
+def test_refused_system_calls(box, call):
+    done = python(
+        box,
+        f"""
+        import ctypes, os
+        libc, x86 = ctypes.CDLL(None, use_errno=True), os.uname().machine == "x86_64"
+        open("/testbed/file", "w").close()
+        result = {call}
+        print(result, os.strerror(ctypes.get_errno()))
+        """,
+    )
+    refusals = ["Operation not permitted", "Function not implemented"]
+    refusals += ["Invalid argument"] if call == "libc.setuid(0)" else []  # root is no user of the inside at all
+    assert done.stdout in [f"-1 {refusal}\n" for refusal in refusals], done.stderr
+
+
+def test_clone3_falls_back_and_foreign_calls_end_the_process(box):
+    done = python(
+        box,
+        """
+        import ctypes, os, errno
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.syscall(435, 0, 0)
+        print(errno.errorcode[ctypes.get_errno()], flush=True)
+        if os.uname().machine == "x86_64":
+            libc.syscall(0x40000000 + 39)  # getpid of the x32 table
+            print("not reached")
+        """,
+    )
+    assert done.stdout == "ENOSYS\n"
+
+
+def test_mode_bits_that_would_outlast_the_sandbox(box, tmp_path):
+    box.run("cp /bin/sh sh; chmod u+s sh; chmod 2755 .; install -m 4755 /bin/sh sh2; umask 0; mkdir -m 6777 d")
+    for path in (tmp_path / "tree").rglob("*"):
+        assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID), path
+    box.run("rm -rf sh sh2 d")

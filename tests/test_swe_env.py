@@ -1,0 +1,421 @@
+"""`rtmc/SWE-v0`: what gymnasium asks, rewards of scripted policies, states, forks, and agents that misbehave."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rtmc.gymenvs.isolation.contract import SandboxError
+from rtmc.gymenvs.sandbox import probe_sandboxes
+from rtmc.gymenvs.swe.actions import ToolCall, write_action
+from rtmc.gymenvs.swe.env import SWEEnv
+from rtmc.gymenvs.swe.formats import load_embedded
+from rtmc.gymenvs.swe.oracle import finish_action, shell_action
+from rtmc.gymenvs.swe.patch import make_patch
+from rtmc.gymenvs.swe.policies import play
+from rtmc.gymenvs.swe.task import Embedded, SWETask
+
+pytestmark = pytest.mark.skipif(
+    not any(probe.works for name, probe in probe_sandboxes().items() if name != "plain"),
+    reason=f"no sandbox works here: {probe_sandboxes()}",
+)
+
+BROKEN = '"""Sums."""\n\n\ndef add(a, b):\n    return a - b\n\n\ndef double(a):\n    return 2 * a\n'
+MENDED = BROKEN.replace("a - b", "a + b")
+HIDDEN = """from calc import add, double
+
+
+def test_add():
+    assert add(2, 3) == 5
+
+
+def test_double():
+    assert double(4) == 8
+"""
+VISIBLE = "from calc import double\n\n\ndef test_zero():\n    assert double(0) == 0\n"
+
+
+def calc(**changes):
+    values = {
+        "task_id": "calc/add",
+        "problem_statement": "`add(2, 3)` gives -1 where 5 is expected.",
+        "source": Embedded({"calc.py": BROKEN, "tests/test_zero.py": VISIBLE, "README.md": "Sums.\n"}),
+        "fail_to_pass": ("tests/test_calc.py::test_add",),
+        "pass_to_pass": ("tests/test_calc.py::test_double", "tests/test_zero.py::test_zero"),
+        "patch": make_patch({"calc.py": BROKEN}, {"calc.py": MENDED}),
+        "test_files": {"tests/test_calc.py": HIDDEN},
+    }
+    return SWETask(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def env():
+    made = SWEEnv(tasks=[calc()])
+    yield made
+    made.close()
+
+
+def edit(env, old, new, path="/testbed/calc.py"):
+    call = ToolCall(env.editor, {"command": "str_replace", "path": path, "old_str": old, "new_str": new})
+    return env.step(write_action(call, env.syntax))
+
+
+def view(env, path="/testbed/calc.py", **more):
+    return env.step(write_action(ToolCall(env.editor, {"command": "view", "path": path, **more}), env.syntax))
+
+
+def shell(env, command):
+    return env.step(shell_action(command, env.syntax))
+
+
+# -- gymnasium ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"actions": "tools", "editor": "str_replace_editor"}, {"actions": "bash", "instructions": False}],
+)
+def test_check_env_without_warnings(options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make("rtmc/SWE-v0", tasks=[calc()], **options)
+        check_env(env.unwrapped, skip_render_check=True)
+        env.close()
+
+
+def test_seeds_fix_the_task_and_an_unseeded_environment_goes_in_order():
+    ids = [task.task_id for task in load_embedded()]
+    env, other = SWEEnv(), SWEEnv()
+    try:
+        assert [env.reset()[1]["task_id"] for _ in range(3)] == ids[:3]
+        drawn = [env.reset(seed=seed)[1]["task_id"] for seed in range(6)]
+        assert drawn == [other.reset(seed=seed)[1]["task_id"] for seed in range(6)]
+        assert len(set(drawn)) > 1
+        text, info = env.reset(options={"task": ids[3]})
+        assert (text, info) == other.reset(options={"task": ids[3]})
+        assert info["task_id"] == ids[3]
+    finally:
+        env.close()
+        other.close()
+
+
+def test_a_vector_of_environments_plays_different_tasks_and_keeps_the_terminal_info():
+    names = [lambda: gymnasium.make("rtmc/SWE-v0", max_turns=2) for _ in range(3)]
+    env = SyncVectorEnv(names, autoreset_mode=AutoresetMode.SAME_STEP)
+    try:
+        _, info = env.reset(seed=[0, 1, 2])
+        again = info["task_id"].tolist()
+        assert len(set(again)) > 1
+        assert env.reset(seed=[0, 1, 2])[1]["task_id"].tolist() == again
+        end = finish_action("r2e")
+        _, rewards, terminated, _, info = env.step([end] * 3)
+        assert (rewards.tolist(), terminated.tolist()) == ([0.0] * 3, [True] * 3)
+        assert info["final_info"]["task_id"].tolist() == again
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"split": "test"}, "none of 'ready', 'real'"),
+        ({"task": "no/such"}, "unknown task id 'no/such'"),
+        ({"actions": "json"}, "did you mean|none of"),
+        ({"max_turns": 0}, "at least 1"),
+        ({"tasks": [], "split": None}, "no task to play"),
+        ({"tasks": [calc()], "split": "ready"}, "leave it out"),
+        ({"tasks": [calc(), calc()]}, "same id"),
+        ({"command_s": -1.0}, "above zero"),
+    ],
+)
+def test_arguments_are_checked(options, said):
+    with pytest.raises(ValueError, match=said):
+        SWEEnv(**options)
+
+
+def test_steps_out_of_order_and_of_another_type_are_refused(env):
+    with pytest.raises(ResetNeeded):
+        env.step("x")
+    with pytest.raises(ResetNeeded):
+        env.snapshot()
+    env.reset()
+    with pytest.raises(TypeError, match="an action is text"):
+        env.step(3)
+    with pytest.raises(TypeError, match="restore wants"):
+        env.restore("x")
+    with pytest.raises(ValueError, match="unknown reset options"):
+        env.reset(options={"tasks": 1})
+    env.reset()
+    env.step(finish_action("r2e"))
+    with pytest.raises(ResetNeeded, match="over"):
+        env.step("x")
+
+
+# -- rewards --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["oracle", "null", "random"])
+@pytest.mark.parametrize(
+    ("actions", "editor"),
+    [("r2e", "file_editor"), ("r2e", "str_replace_editor"), ("tools", "str_replace_editor"), ("bash", "file_editor")],
+)
+def test_scripted_policies_are_paid_what_they_must_be(actions, editor, policy):
+    env = SWEEnv(tasks=[calc()], actions=actions, editor=editor)
+    try:
+        reward, info = play(env, policy, "calc/add")
+    finally:
+        env.close()
+    assert reward == (1.0 if policy == "oracle" else 0.0)
+    assert info["success"] == (policy == "oracle")
+    assert info["verdict"]["fail_to_pass"] == {"tests/test_calc.py::test_add": policy == "oracle"}
+
+
+@pytest.mark.slow
+def test_every_shipped_task_pays_the_oracle_and_nobody_else():
+    env = SWEEnv()
+    try:
+        paid = {
+            task.task_id: [play(env, policy, task, turns=3)[0] for policy in ("oracle", "null", "random")]
+            for task in load_embedded()
+        }
+    finally:
+        env.close()
+    assert len(paid) >= 20
+    assert {name: rewards for name, rewards in paid.items() if rewards != [1.0, 0.0, 0.0]} == {}
+
+
+def test_breaking_the_module_scores_nothing_and_says_why(env):
+    """Tests that are missing from the output are failed tests, not passed ones."""
+    env.reset()
+    edit(env, "return a - b", "return a + b)")
+    *_, info = env.step(finish_action("r2e"))
+    assert not info["success"]
+    assert "collection error" in info["verdict"]["reason"]
+    assert not any(info["verdict"]["pass_to_pass"][name] for name in ("tests/test_calc.py::test_double",))
+
+
+def test_the_turn_limit_truncates_and_is_graded_only_when_asked():
+    for graded in (False, True):
+        env = SWEEnv(tasks=[calc()], max_turns=1, grade_at_limit=graded)
+        try:
+            env.reset()
+            _, reward, terminated, truncated, info = edit(env, "return a - b", "return a + b")
+            assert (terminated, truncated) == (False, True)
+            assert (reward, info["success"], info["verdict"] is not None) == (float(graded), graded, graded)
+        finally:
+            env.close()
+
+
+# -- what a step tells ----------------------------------------------------------------------------------------------
+
+
+def test_info_tells_what_a_command_did(env):
+    text, info = env.reset()
+    assert "`add(2, 3)` gives -1" in text
+    assert (info["action_key"], info["valid"], info["changed"], info["tests"]) == (None, True, [], None)
+    text, reward, terminated, truncated, info = shell(env, "python -m pytest -q tests")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert text.startswith("Exit code: 0\nExecution output of [execute_bash]:\n")
+    assert info["tests"] == {"passed": 1, "failed": 0, "errors": 0}
+    assert (info["exit_code"], info["timed_out"], info["tool"], info["valid"]) == (0, False, "bash", True)
+    *_, info = shell(env, "printf 'def test_no():\\n    assert 0\\n' > tests/test_no.py; python -m pytest -q tests")
+    assert info["tests"] == {"passed": 1, "failed": 1, "errors": 0}
+    assert info["exit_code"] == 1
+    assert info["changed"] == ["tests/test_no.py"]
+    *_, info = edit(env, "no such text", "x")
+    assert (info["valid"], info["tool"]) == (False, "str_replace")
+    assert "No occurrences" in info["error"]
+    *_, info = env.step("no call at all")
+    assert (info["valid"], info["tool"], info["action_key"]) == (False, "invalid", "invalid")
+
+
+def test_a_command_past_its_time_is_stopped_and_the_episode_goes_on():
+    env = SWEEnv(tasks=[calc()], command_s=1.0)
+    try:
+        env.reset()
+        began = time.monotonic()
+        text, *_, info = shell(env, "sleep 60 & sleep 60")
+        assert time.monotonic() - began < 20
+        assert (info["timed_out"], info["exit_code"]) == (True, -1)
+        assert "took too long" in text
+        *_, info = shell(env, "true")
+        assert info["exit_code"] == 0
+    finally:
+        env.close()
+
+
+def test_neither_the_fix_nor_the_hidden_tests_can_be_found_inside():
+    mark, secret = "zq71mended", "zq71hidden"
+    mended = MENDED.replace("return a + b", f"return a + b  # {mark}")
+    task = calc(
+        patch=make_patch({"calc.py": BROKEN}, {"calc.py": mended}),
+        test_files={"tests/test_calc.py": HIDDEN.replace("test_add", secret)},
+        fail_to_pass=(f"tests/test_calc.py::{secret}",),
+    )
+    env = SWEEnv(tasks=[task], actions="bash")
+    try:
+        env.reset()
+        # The pattern is put together inside, so that the command that looks for it does not hold it.
+        look = (
+            "pattern=zq7; pattern=${pattern}1; cp calc.py /tmp/here; echo $pattern > /tmp/seen;"
+            "grep -rlI $pattern / --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr --exclude-dir=dev 2>/dev/null;"
+            "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -ac $pattern;"
+            "git log --all --format=%s | wc -l; git fsck --lost-found 2>&1 | grep -c dangling"
+        )
+        text, *_ = shell(env, look)
+    finally:
+        env.close()
+    assert json.loads(text)["output"].split() == ["/tmp/seen", "0", "1", "0"]
+
+
+def test_a_sandbox_that_fails_is_a_fact_of_the_episode(env, monkeypatch):
+    env.reset()
+
+    def fail(*arguments, **options):
+        raise SandboxError("no room for a process")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(env._sandbox, "run", fail, raising=False)
+        text, reward, terminated, truncated, info = shell(env, "ls")
+    assert "could not be run" in text
+    assert "no room for a process" in info["error"]
+    assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
+    assert shell(env, "true")[-1]["exit_code"] == 0
+    monkeypatch.setattr("rtmc.gymenvs.swe.env.grade", fail)
+    _, reward, terminated, truncated, info = env.step(finish_action("r2e"))
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert "grading failed" in info["error"]
+
+
+def test_a_setup_that_hangs_makes_reset_raise_within_its_limit():
+    env = SWEEnv(tasks=[calc(task_id="calc/hangs", setup_command="sleep 300", setup_timeout_s=1.0)])
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"calc/hangs.*setup_timeout_s = 1 s"):
+        env.reset()
+    assert time.monotonic() - began < 30
+    env.close()
+
+
+# -- states and forks -----------------------------------------------------------------------------------------------
+
+
+def test_equal_states_have_equal_keys_whatever_led_there(env):
+    keys = []
+    for order in ((0, 1), (1, 0)):
+        env.reset()
+        steps = [lambda: view(env), lambda: view(env, "/testbed/tests/test_zero.py")]
+        for at in order:
+            *_, info = steps[at]()
+        keys.append(info["state_key"])
+    assert keys[0] == keys[1]
+    *_, info = view(env)
+    assert info["state_key"] == keys[0]  # seen before
+    *_, info = edit(env, "return a - b", "return b - a")
+    changed = info["state_key"]
+    assert changed != keys[0]
+    *_, info = edit(env, "return b - a", "return a - b")
+    assert info["state_key"] == keys[0]
+    *_, info = shell(env, "sed -i 's/a - b/b - a/' calc.py")
+    assert info["state_key"].split("|")[0] == changed.split("|")[0]
+
+
+def test_a_fork_goes_on_from_any_turn_in_this_and_in_another_environment(env):
+    env.reset()
+    edit(env, "return a - b", "return b - a")
+    shell(env, "mkdir -p new && echo x > new/file && chmod +x new/file")
+    moment, key = env.snapshot(), view(env)[-1]["state_key"]
+    shell(env, "rm -rf tests new; echo y > calc.py")
+    info = env.restore(moment)
+    assert (info["action_key"], info["valid"]) == (None, True)
+    assert info["changed"] == ["calc.py", "new/file"]
+    assert view(env)[-1]["state_key"] == key
+    # The editor's undo history is part of the moment.
+    env.step(write_action(ToolCall("file_editor", {"command": "undo_edit", "path": "/testbed/calc.py"}), "r2e"))
+    assert env.tree.read("calc.py") == BROKEN.encode()
+    other = SWEEnv(tasks=[calc()])
+    try:
+        other.restore(pickle.loads(pickle.dumps(moment)))
+        assert shell(other, "cat new/file && test -x new/file && ls tests")[-1]["exit_code"] == 0
+        edit(other, "return b - a", "return a + b")
+        _, reward, *_, info = other.step(finish_action("r2e"))
+        assert (reward, info["success"]) == (1.0, True)
+        # The end, too, is a moment; and one can go back from it.
+        over = other.snapshot()
+        other.restore(moment)
+        assert edit(other, "return b - a", "return a")[-1]["valid"]
+        assert other.restore(over)["success"]
+        with pytest.raises(ResetNeeded):
+            view(other)
+    finally:
+        other.close()
+
+
+def test_the_turns_are_part_of_a_moment():
+    env = SWEEnv(tasks=[calc()], max_turns=2)
+    try:
+        env.reset()
+        view(env)
+        moment = env.snapshot()
+        assert view(env)[3]
+        env.restore(moment)
+        assert view(env)[3]
+    finally:
+        env.close()
+
+
+def test_episodes_at_once_do_not_see_one_another():
+    def episode(number):
+        env = SWEEnv(tasks=[calc()])
+        try:
+            env.reset()
+            shell(env, f"echo {number} > mark; sleep 0.2")
+            text, *_ = shell(env, "cat mark; ls")
+            if number % 2:
+                edit(env, "return a - b", "return a + b")
+            return str(number) in text.split(), env.step(finish_action("r2e"))[1]
+        finally:
+            env.close()
+
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(episode, range(16)))
+    assert results == [(True, float(number % 2)) for number in range(16)]
+
+
+def test_nothing_is_left_after_close(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = (
+        "from tests.test_swe_env import SWEEnv, calc, shell\n"
+        "env = SWEEnv(tasks=[calc()]); env.reset(); shell(env, 'echo x > y'); env.close()\n"
+        "env.reset()"  # and one that nobody closes
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=120)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == []
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+
+
+def test_no_message_raises(env):
+    env.reset()
+    messages = ["", "\x00", "<function=", "<function=execute_bash></function>", "é" * 100_000, "\ud800", "{}", "```"]
+    messages += [
+        write_action(ToolCall("file_editor", {"command": "view", "path": path}), "r2e") for path in ("../..", "~")
+    ]
+    for message in messages:
+        text, reward, *_, info = env.step(message)
+        assert (reward, info["valid"], bool(text)) == (0.0, False, True), message[:40]

@@ -1,0 +1,236 @@
+"""The channel of results: what the guard sends is read, and every way to add to it, alter it or cut it is seen."""
+
+import base64
+import hashlib
+import hmac
+import json
+import unittest.util
+
+import pytest
+
+from rtmc.gymenvs.swe.grading.canary import make_canaries
+from rtmc.gymenvs.swe.grading.stream import read_channel
+from rtmc.gymenvs.swe.grading.watch import Machinery
+
+KEY = b"k" * 32
+
+
+def line(number: int, *values: object, key: bytes = KEY) -> bytes:
+    body = json.dumps([number, *values]).encode()
+    return body + b" " + hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b"\n"
+
+
+def phases(test: str, outcome: str = "passed", raised: str = "", origin: str = "", message: str = "", xfail=False):
+    yield "phase", test, "setup", "passed", False, "", "", "", 0.25
+    yield "log", test, "setup", "passed", False, False
+    yield "phase", test, "call", outcome, xfail, raised, origin, message, 0.5
+    yield "log", test, "call", outcome, xfail, False
+    yield "phase", test, "teardown", "passed", False, "", "", "", 0.25
+    yield "log", test, "teardown", "passed", False, False
+
+
+def junit(**outcomes: str) -> bytes:
+    entries = {"PASSED": "", "FAILED": '<failure message="no"/>', "SKIPPED": '<skipped type="pytest.skip"/>'}
+    cases = "".join(f'<testcase classname="a" name="{n}">{entries[o]}</testcase>' for n, o in outcomes.items())
+    return f"<testsuites><testsuite>{cases}</testsuite></testsuites>".encode()
+
+
+def session(*tests, status=0, report: bytes | None = None, extra=()) -> list[tuple]:
+    messages = [("start", "9", "3.11", ["/lib/python"]), *(m for test in tests for m in test), *extra]
+    if report is not None:
+        messages.append(("junit", base64.b64encode(report).decode()))
+    return [*messages, ("end", status)]
+
+
+def stream(messages) -> bytes:
+    return b"".join(line(number, *values) for number, values in enumerate(messages))
+
+
+GOOD = session(phases("a.py::t"), phases("a.py::u", "failed", "E", "", "E  assert 0"), status=1)
+GOOD.insert(-1, ("junit", base64.b64encode(junit(t="PASSED", u="FAILED")).decode()))
+
+
+def read(data: bytes, **options):
+    return read_channel(data, KEY, inside="/testbed", **options)
+
+
+def test_a_whole_session_is_read():
+    channel = read(stream(GOOD))
+    assert channel.forged == []
+    assert {name: one.status for name, one in channel.results.items()} == {"a.py::t": "PASSED", "a.py::u": "FAILED"}
+    assert channel.results["a.py::t"].seconds == 1.0
+    assert (channel.status, channel.facts["pytest"]) == (1, "9")
+
+
+@pytest.mark.parametrize("at", range(len(GOOD)))
+def test_no_message_can_be_altered_left_out_doubled_or_added(at):
+    lines = [line(number, *values) for number, values in enumerate(GOOD)]
+    other = line(at, *GOOD[at], key=b"x" * 32)
+    changed = [*lines[:at], lines[at].replace(b'"', b"'", 1) if b'"' in lines[at] else other, *lines[at + 1 :]]
+    doubled = [*lines[:at], lines[at], *lines[at:]]
+    swapped = [*lines[:at], other, *lines[at + 1 :]]
+    added = [*lines[:at], b"PASSED a.py::v\n", *lines[at:]]
+    for forged in (changed, doubled, swapped, added):
+        assert read(b"".join(forged)).forged
+    if at < len(GOOD) - 1:
+        assert read(b"".join([*lines[:at], *lines[at + 1 :]])).forged
+
+
+def test_a_stream_that_breaks_off_has_no_end_and_says_where():
+    messages = [*GOOD[:7], ("running", "a.py::u")]
+    channel = read(stream(messages) + b'[8, "pha')
+    assert channel.forged == []
+    assert (channel.status, channel.running) == (None, "a.py::u")
+    assert set(channel.results) == {"a.py::t"}
+
+
+def test_a_test_without_all_its_phases_has_no_result():
+    for left in range(6):
+        assert "a.py::t" not in read(stream(session(list(phases("a.py::t"))[:left]))).results or left > 4
+
+
+@pytest.mark.parametrize(
+    ("test", "what"),
+    [
+        (phases("a.py::t", "passed", "AssertionError"), "was raised and yet"),
+        ([m if m[0] == "phase" else (*m[:3], "failed", *m[4:]) for m in phases("a.py::t")], "altered"),
+    ],
+)
+def test_a_pass_that_is_none_is_seen(test, what):
+    channel = read(stream(session(test, report=junit(t="PASSED"))))
+    assert what in channel.forged[0]
+    assert "a.py::t" not in channel.results
+
+
+@pytest.mark.parametrize(
+    ("run", "report", "what"),
+    [
+        ("passed", junit(t="FAILED"), "the JUnit report says FAILED"),
+        ("passed", junit(), "says nothing"),
+        ("failed", junit(t="PASSED"), "the JUnit report says PASSED"),
+        ("passed", b"<testsuites", "cannot be read"),
+        ("passed", None, "missing"),
+    ],
+)
+def test_reports_that_disagree_are_seen(run, report, what):
+    raised = "" if run == "passed" else "AssertionError"
+    channel = read(stream(session(phases("a.py::t", run, raised), report=report)))
+    assert what in channel.forged[0]
+
+
+def bird_session(birds, said):
+    tests = [phases("a.py::t")]
+    for bird in birds:
+        tests += [said(f"{bird.path}::test_{ending}", token) for ending, token in bird.tokens.items()]
+    return stream(session(*tests, status=1, report=junit(t="PASSED")))
+
+
+def test_canaries_fail_and_are_no_results():
+    birds = make_canaries(["tests/test_a.py", "b/test_b.py"], 3)
+    assert {bird.path.split("/")[0] for bird in birds} <= {"tests", "b"}
+    assert len({bird.path for bird in birds}) == 3
+    data = bird_session(birds, lambda test, token: phases(test, "failed", "E", "", f"E  {token}"))
+    channel = read(data, canaries=birds)
+    assert (channel.forged, set(channel.results), channel.status) == ([], {"a.py::t"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        (lambda test, token: phases(test), "is reported as PASSED"),
+        (lambda test, token: phases(test, "failed", "E", "", "E  something"), "without its own message"),
+        (lambda test, token: phases(test, "skipped", "Skipped", "", token), "is reported as SKIPPED"),
+        (lambda test, token: phases(test, "skipped", "E", "", token, True), "is reported as XFAIL"),
+        (lambda test, token: (), "was not run"),
+    ],
+)
+def test_a_canary_that_does_not_fail_by_itself_is_seen(said, what):
+    birds = make_canaries(["test_a.py"], 1)
+    assert what in read(bird_session(birds, said), canaries=birds).forged[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "void"),
+    [
+        (("act", "gc.get_objects", "called", "/testbed/shop.py"), False),
+        (("act", "open", "/testbed/tests/test_a.py", "/testbed/shop.py"), True),
+        (("act", "os.rename", "/testbed/tests", "/testbed/old.py"), False),  # as the task began
+        (("act", "os.rename", "/testbed/tests", "/tmp/x.py"), True),
+        (("act", "os.rename", "/testbed/tests", ""), True),
+        (("act", "open", "/testbed/tests/test_a.py", "/testbed/.hypothesis/x.py"), True),
+        (("changed", "_pytest.runner.call_and_report", "/testbed/shop.py"), True),
+        (("changed", "_pytest.runner.call_and_report", "/lib/python/plugin.py"), False),
+        (("changed", "_pytest.runner.call_and_report", "/lib/python/_pytest/other.py"), True),
+        (("changed", "_pytest.runner.call_and_report", "<string>"), True),
+        (("changed", "_pytest.runner.call_and_report", ""), True),
+        # A file may be named by anyone: the tests' text has to bear out that they did it.
+        (("changed", "_pytest.runner.call_and_report", "/testbed/tests/test_a.py"), True),
+        (("changed", "builtins.print", "/testbed/tests/test_a.py"), False),
+    ],
+)
+def test_what_voids_and_what_is_only_told(message, void, tmp_path):
+    (tmp_path / "old.py").write_text("")
+    (tmp_path / "shop.py").write_text("")
+    channel = read(
+        stream(session(phases("a.py::t"), report=junit(t="PASSED"), extra=[message])),
+        base=tmp_path,
+        changed=["shop.py"],
+        protected=["tests/test_a.py"],
+        texts=["import builtins\nbuiltins.print = repr\n"],
+    )
+    assert bool(channel.forged) is void
+    assert bool(channel.suspicions) is not void
+    free = read(stream(session(phases("a.py::t"), report=junit(t="PASSED"), extra=[message])))
+    assert free.forged == []  # nobody is suspected where no agent was
+
+
+@pytest.mark.parametrize(
+    ("raised", "origin", "text", "status"),
+    [
+        ("Skipped", "/testbed/tests/test_a.py", "pytest.skip('x')", "SKIPPED"),
+        ("Skipped", "", "", "SKIPPED"),  # by a mark
+        ("Skipped", "/testbed/shop.py", "pytest.skip('x')", "FAILED"),
+        ("Skipped", "/testbed/tests/test_a.py", "assert 1", "FAILED"),  # the tests have no such word
+        ("XFailed", "/testbed/tests/test_a.py", "pytest.xfail('x')", "XFAIL"),
+        ("XFailed", "/testbed/shop.py", "pytest.xfail('x')", "FAILED"),
+        ("AssertionError", "/testbed/shop.py", "@pytest.mark.xfail", "XFAIL"),
+        ("AssertionError", "/testbed/shop.py", "assert 1", "FAILED"),  # the mark came from elsewhere
+    ],
+)
+def test_only_the_tests_may_skip_or_expect_a_failure(raised, origin, text, status, tmp_path):
+    xfail = raised != "Skipped"
+    said = junit(t="SKIPPED")
+    channel = read(
+        stream(session(phases("a.py::t", "skipped", raised, origin, "why", xfail), report=said)),
+        base=tmp_path,
+        changed=["shop.py"],
+        protected=["tests/test_a.py"],
+        texts=[text],
+    )
+    assert channel.forged == []
+    assert channel.results["a.py::t"].status == status
+
+
+def longer(first=1, *, second=2):
+    return first + second
+
+
+@pytest.mark.parametrize("part", ["__code__", "__defaults__", "__kwdefaults__", "name", "gone", "method"])
+def test_the_runners_functions_are_compared_by_identity(part, monkeypatch):
+    machinery = Machinery()
+    assert machinery.changes(True) == []
+    function = unittest.util.safe_repr
+    if part == "name":
+        monkeypatch.setattr(unittest.util, "safe_repr", longer)
+    elif part == "gone":
+        monkeypatch.delattr(unittest.util, "safe_repr")
+    elif part == "method":
+        monkeypatch.setattr(unittest.TestCase, "assertEqual", longer)
+    else:
+        monkeypatch.setattr(function, part, getattr(longer, part))
+    found = dict(machinery.changes(True))
+    assert all(("assertEqual" if part == "method" else "safe_repr") in name for name in found)
+    assert "unittest.case.TestCase.assertEqual" in found or any("unittest.util.safe_repr" in name for name in found)
+    assert {*found.values()} == {__file__ if part in ("__code__", "name", "method") else ""}
+    monkeypatch.undo()
+    assert machinery.changes(True) == []
