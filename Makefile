@@ -26,7 +26,7 @@ export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test browser sandbox test-engines test-household-engine check check-style bench clean
+.PHONY: help install demo test test-swe browser sandbox test-engines test-household-engine check check-style bench clean
 
 help:  ## list the targets
 	@echo "usage: make TARGET [VARIABLE=value]"
@@ -49,11 +49,14 @@ install: $(INSTALLED)  ## make the virtual environment, everything in it
 demo: $(INSTALLED)  ## train a small model on household tasks: METHOD=rtmc SEED=0 RUN=runs/...
 	$(BIN)/rtmc train demo method=$(METHOD) seed=$(SEED) --run $(RUN)
 
-test: $(INSTALLED)  ## every test this machine can run: PYTEST_ARGS="-k returns"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(INSTALLED)  ## every test this machine can run but those of test-swe: PYTEST_ARGS="-k returns"
+	$(BIN)/python -m pytest -m "not sandboxed" $(PYTEST_ARGS)
+
+test-swe: $(INSTALLED)  ## the SWE environment's tests that run code in sandboxes: attacks, cheats, tasks
+	$(BIN)/python -m pytest -m sandboxed $(PYTEST_ARGS)
 
 check: check-style  ## format, lint, types and the quick tests: before every commit
-	$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not slow and not sandboxed" $(PYTEST_ARGS)
 
 check-style: $(INSTALLED)  ## format, lint and types alone
 	$(BIN)/ruff format --check

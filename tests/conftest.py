@@ -8,10 +8,30 @@ import torch
 from tests.kernel_cases import poison_fresh_memory
 
 ROOT = Path(__file__).resolve().parents[1]
+# Hundreds of sandboxes one after the other take minutes: these files are marked `sandboxed` (make test-swe).
+SANDBOXED = {
+    "test_cli_swe",
+    "test_sandbox",
+    "test_sandbox_attacks",
+    "test_sandbox_runtime",
+    "test_sandbox_walls",
+    "test_swe_cheats",
+    "test_swe_embedded",
+    "test_swe_env",
+    "test_swe_grading",
+    "test_swe_mutate_validate",
+    "test_swe_real",
+    "test_swe_repository",
+    "test_swe_tree_leftovers",
+    "test_worlds_swe",
+}
 OPS = {path.stem for path in (ROOT / "kernels").glob("*.py")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in SANDBOXED:
+            item.add_marker("sandboxed")
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -225,3 +225,18 @@ def test_a_world_without_expert_and_forks(monkeypatch, capsys):
     assert "this world has no expert" in told
     assert "this world cannot go back" in told
     assert told.endswith("failure after 2 turns, reward 0\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["search-qa", "--rules", "plain"], "--rules is no option of search-qa"),
+        (["household", "--tasks", "x.jsonl"], "--tasks is no option of household"),
+        (["swe", "--lenient"], "--lenient is no option of swe"),
+    ],
+)
+def test_an_option_of_another_world_is_refused_in_a_line(words, option, capsys):
+    from rtmc.cli import main
+
+    assert main(["play", *words]) == 2
+    assert option in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtmc.cli.command import Command, Parser, add_json, one_of, print_json
+from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 from rtmc.cli.training import prepare_threads
 
 # World -> gymnasium id; the prefix makes gymnasium import the module that registers it.
@@ -36,6 +36,8 @@ def _play_arguments(parser: Parser) -> None:
     parser.add_argument("--split", metavar="NAME", help="which tasks to draw from (`rtmc envs` lists them)")
     parser.add_argument("--task", metavar="ID", help="this very task")
     parser.add_argument("--data", metavar="FOLDER", help="play the games of ALFWorld's own data folder")
+    parser.add_argument("--tasks", metavar="FILE", help="play the tasks of this file, e.g. SWE-bench's")
+    parser.add_argument("--repos", metavar="FOLDER", help="where the clones or prepared folders of such tasks lie")
     parser.add_argument("--rules", metavar="NAME", help="which rules hold, e.g. alfworld or plain")
     parser.add_argument("--lenient", action="store_true", default=None, help="understand freely worded commands")
     parser.add_argument("--seed", type=_seed, metavar="N", help="fixes the whole episode, the choice of task included")
@@ -46,8 +48,13 @@ def _play_arguments(parser: Parser) -> None:
 def _play(arguments: argparse.Namespace) -> int:
     import gymnasium
 
-    names = ("split", "task", "data", "rules", "lenient", "max_turns")
+    names = ("split", "task", "data", "tasks", "repos", "rules", "lenient", "max_turns")
     chosen = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    taken = _parameters(_WORLDS[arguments.world].partition(":")[2])
+    for name in chosen:
+        if name not in taken:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is no option of {arguments.world} (`rtmc envs` lists what each world takes)")
     if arguments.model is not None:
         prepare_threads()
         from rtmc.train.watch import watch
@@ -111,7 +118,9 @@ def _play_episode(env: Any, seed: int | None) -> int:
                     print(f"\nthere is no command {word[:20]}: they are numbered 1 to {len(commands)}")
                     continue
                 word = commands[number - 1]
-            observation, reward, terminated, truncated, info = env.step(as_action(_whole_command(word)))
+            if hasattr(world, "read_line"):
+                word = _whole_command(word)
+            observation, reward, terminated, truncated, info = env.step(as_action(word))
             print(f"\n> {word}\n{observation}")
             total, turns = total + float(reward), turns + 1
             if terminated or truncated:
@@ -166,14 +175,14 @@ def _next_word() -> str | None:
 
 
 def _whole_command(line: str) -> str:
-    """The line, and those after it that belong to it: up to the end word of a shell's here-document."""
-    opened = re.search(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1", line)
-    lines = [line]
-    while opened and lines[-1].strip() != opened[2]:
-        more = sys.stdin.readline()
-        if not more:
-            break
+    """The line, and those after it that belong to it: up to the end of a call, or of a shell's here-document."""
+    calls = {"<function": "</function>", "<tool_call>": "</tool_call>", "```": "```"}
+    end = next((close for start, close in calls.items() if line.startswith(start)), None)
+    heredoc = re.search(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1", line)
+    lines, closed = [line], end is not None and end in line[3:]
+    while not closed and (end or heredoc) and (more := sys.stdin.readline()):
         lines.append(more.rstrip("\n"))
+        closed = end in more if end is not None else heredoc is not None and more.strip() == heredoc[2]
     return "\n".join(lines)
 
 
@@ -196,25 +205,35 @@ def environments() -> list[dict[str, Any]]:
     Raises ModuleNotFoundError without gymnasium.
     """
     import gymnasium
+
+    import rtmc.gymenvs  # noqa: F401 - registers the ids
+
+    return [
+        {
+            "id": name,
+            "summary": (inspect.getdoc(_creator(name)) or "").split("\n")[0],
+            "splits": list(importlib.import_module(_SPLITS_OF[name]).SPLITS),
+            "arguments": _parameters(name),
+        }
+        for name in sorted(name for name in gymnasium.registry if name.startswith("rtmc/"))
+    ]
+
+
+def _creator(name: str) -> Any:
+    import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
     import rtmc.gymenvs  # noqa: F401 - registers the ids
 
-    records = []
-    for name in sorted(name for name in gymnasium.registry if name.startswith("rtmc/")):
-        entry_point = gymnasium.registry[name].entry_point
-        assert entry_point is not None  # every id of ours is registered with one
-        creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        parameters = inspect.signature(creator).parameters.values()
-        records.append(
-            {
-                "id": name,
-                "summary": (inspect.getdoc(creator) or "").split("\n")[0],
-                "splits": list(importlib.import_module(_SPLITS_OF[name]).SPLITS),
-                "arguments": {p.name: repr(p.default) for p in parameters if p.default is not inspect.Parameter.empty},
-            }
-        )
-    return records
+    entry_point = gymnasium.registry[name].entry_point
+    assert entry_point is not None  # every id of ours is registered with one
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+
+
+def _parameters(name: str) -> dict[str, str]:
+    """Keyword arguments of an environment, with their defaults as text."""
+    parameters = inspect.signature(_creator(name)).parameters.values()
+    return {p.name: repr(p.default) for p in parameters if p.default is not inspect.Parameter.empty}
 
 
 ENVS = Command("envs", "list the environments, their splits and arguments", add_json, _envs)
