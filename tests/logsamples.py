@@ -152,6 +152,116 @@ ANTHROPIC = {
     ],
 }
 
+
+def _call(identifier, name, arguments):
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+EDIT = {"command": "str_replace", "path": "/workspace/repo/a.py", "old_str": "x", "new_str": "y"}
+# As OpenHands' evaluation writes it: one model reply of two calls, an editor's refusal, the end.
+OPENHANDS = {
+    "instance_id": "owner__repo-10",
+    "test_result": {"git_patch": "diff"},
+    "metadata": {"agent_class": "CodeActAgent"},
+    "history": [
+        {"id": 0, "source": "agent", "action": "system", "args": {"content": "You are an agent."}},
+        {"id": 1, "source": "user", "action": "message", "args": {"content": "Fix it in /workspace/repo."}},
+        {"id": 2, "source": "environment", "action": "recall", "args": {"query": "Fix it"}},
+        {"id": 3, "source": "environment", "observation": "recall", "content": "", "cause": 2, "extras": {}},
+        *(
+            {
+                "id": 4 + n,
+                "source": "agent",
+                "action": "run",
+                "args": {"command": command, "thought": "I look." if n == 0 else "", "blocking": False},
+                "tool_call_metadata": {
+                    "function_name": "execute_bash",
+                    "tool_call_id": f"c{n}",
+                    "total_calls_in_response": 2,
+                    "model_response": {
+                        "id": "reply-1",
+                        "choices": [
+                            {
+                                "message": {
+                                    "tool_calls": [
+                                        _call("c0", "execute_bash", {"command": "ls"}),
+                                        _call("c1", "execute_bash", {"command": "cat a.py"}),
+                                    ]
+                                }
+                            }
+                        ],
+                    },
+                },
+            }
+            for n, command in enumerate(("ls", "cat a.py"))
+        ),
+        {
+            "id": 6,
+            "source": "agent",
+            "observation": "run",
+            "content": "x = 1",
+            "cause": 5,
+            "extras": {"metadata": {"exit_code": 0, "working_dir": "/workspace/repo", "prefix": "", "suffix": ""}},
+        },
+        {
+            "id": 7,
+            "source": "agent",
+            "observation": "run",
+            "content": "a.py",
+            "cause": 4,
+            "extras": {"metadata": {"exit_code": 0, "working_dir": "/workspace/repo", "prefix": "", "suffix": ""}},
+        },
+        {
+            "id": 8,
+            "source": "agent",
+            "action": "edit",
+            "args": {**EDIT, "thought": "I change it.", "impl_source": "oh_aci", "start": 1, "end": -1},
+            "tool_call_metadata": {"function_name": "str_replace_editor", "tool_call_id": "c2", "model_response": {}},
+        },
+        {"id": 9, "source": "agent", "observation": "error", "content": "ERROR: no match", "cause": 8, "extras": {}},
+        {"id": 10, "source": "agent", "action": "finish", "args": {"final_thought": "Done.", "outputs": {}}},
+    ],
+    "error": None,
+}
+# As older versions write it: pairs, and calls without metadata.
+OPENHANDS_PAIRS = {
+    "instance_id": "owner__repo-10",
+    "history": [
+        [
+            {"id": 1, "source": "user", "action": "message", "args": {"content": "Fix it."}},
+            {"id": -1, "observation": "null", "content": "", "extras": {}},
+        ],
+        [
+            {"id": 2, "source": "agent", "action": "run", "args": {"command": "ls", "thought": "I look."}},
+            {"id": 3, "observation": "run", "content": "a.py", "cause": 2, "extras": {"exit_code": 1}},
+        ],
+        [
+            {"id": 4, "source": "agent", "action": "read", "args": {"path": "/r/a.py", "start": 0, "end": -1}},
+            {"id": 5, "observation": "read", "content": "x", "cause": 4, "extras": {"path": "/r/a.py"}},
+        ],
+        [
+            {"id": 6, "source": "agent", "action": "message", "args": {"content": "Is that all?"}},
+            {"id": 7, "source": "user", "action": "message", "args": {"content": "Go on."}},
+        ],
+    ],
+    "error": "RuntimeError: Agent reached maximum iteration",
+    "report": {"resolved": False},
+}
+# A data set of the same as chats.
+TRAJECTORY_CHAT = {
+    "instance_id": "owner__repo-11",
+    "trajectory_id": "run-3",
+    "exit_status": "submit",
+    "resolved": 1,
+    "trajectory": [
+        {"role": "system", "content": "You are an agent.", "tool_calls": None},
+        {"role": "user", "content": "Fix it.", "tool_calls": None},
+        {"role": "assistant", "content": None, "tool_calls": [_call("c1", "execute_bash", {"command": "ls"})]},
+        {"role": "tool", "content": "a.py", "tool_call_id": "c1", "name": "execute_bash"},
+        {"role": "assistant", "content": "Done."},
+    ],
+}
+
 # File name -> content; each file holds logs of one format.
 FILES: dict[str, str] = {
     "chat.jsonl": json.dumps(CHAT) + "\n",
@@ -166,4 +276,7 @@ FILES: dict[str, str] = {
     "react.txt": REACT_TEXT,
     "sharegpt.json": json.dumps([SHAREGPT], indent=1),
     "anthropic.jsonl": json.dumps(ANTHROPIC) + "\n",
+    "output.jsonl": json.dumps(OPENHANDS) + "\n" + json.dumps(OPENHANDS_PAIRS) + "\n",
+    "events.json": json.dumps(OPENHANDS["history"], indent=1),
+    "trajectory.jsonl": json.dumps(TRAJECTORY_CHAT) + "\n",
 }

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -347,3 +348,32 @@ def test_a_bar_shows_only_on_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert run(capsys, *words)[:2] == (0, plain)
     assert "reading" in terminal.getvalue()
+
+
+def test_numbers_of_one_are_told_in_the_singular(tmp_path, capsys):
+    record = {**FORK[0], "messages": FORK[0]["messages"][:2]}
+    status, text, _ = run(capsys, lines(tmp_path, [record]), *PLAIN, "-o", tmp_path / "new" / "x.csv")
+    assert status == 0
+    assert "\n1 step written to " in text
+    assert f"note: the folder {tmp_path / 'new'} was not there and was made" in text
+    assert "note: 1 task has a single rollout" in text
+    assert not re.search(r"\b1 (?:steps|tasks|rollouts) (?:written|of|have)", text)
+
+
+def test_verdicts_of_several_runs_go_to_their_runs(tmp_path, capsys):
+    for run_name, resolved in (("A", True), ("B", False)):
+        (tmp_path / "logs" / run_name).mkdir(parents=True)
+        (tmp_path / "logs" / run_name / "owner__repo-6.traj").write_text(FILES["owner__repo-6.traj"])
+        report = tmp_path / "eval" / f"x{run_name}" / "owner__repo-6" / "report.json"
+        report.parent.mkdir(parents=True)
+        report.write_text(json.dumps({"owner__repo-6": {"resolved": resolved}}))
+    assert "give them as --rewards RUN=FILE" in refused(capsys, tmp_path / "logs", "--rewards", tmp_path / "eval")
+    words = [word for name in "AB" for word in ("--rewards", f"{name}={tmp_path}/eval/x{name}")]
+    status, text, _ = run(capsys, tmp_path / "logs", *words, "--json")
+    assert status == 0
+    returns = {step["rollout_id"]: step["return"] for step in json.loads(text)["steps"]}
+    assert list(returns) == ["A/owner__repo-6", "B/owner__repo-6"]
+    assert [value > 0.5 for value in returns.values()] == [True, False]
+    # One verdict for both is told.
+    _, text, _ = run(capsys, tmp_path / "logs", "--rewards", tmp_path / "eval" / "xA")
+    assert "note: 1 task has one reward for several rollouts, and each of them got it: if it is one run's" in text

@@ -259,18 +259,24 @@ def test_a_folder_without_logs(tmp_path):
         list(LogReader([tmp_path]))
 
 
-def test_runs_of_one_instance_in_several_folders(tmp_path):
+def test_runs_of_one_instance_in_several_folders(tmp_path, monkeypatch):
     for run in ("run1", "run2", "run3"):
         (tmp_path / run).mkdir()
         write(tmp_path / run, FILES["owner__repo-6.traj"], "owner__repo-6.traj")
     rollouts = list(LogReader([tmp_path]))
     assert {r.task_id for r in rollouts} == {"owner__repo-6"}
-    assert rollouts[0].rollout_id == "owner__repo-6"
-    assert rollouts[1].rollout_id == f"{tmp_path}/run2/owner__repo-6"
-    assert len({r.rollout_id for r in rollouts}) == 3
+    named = [f"run{n}/owner__repo-6" for n in (1, 2, 3)]
+    assert [r.rollout_id for r in rollouts] == named
+    # However the files are given.
+    monkeypatch.chdir(tmp_path / "run2")
+    folders = ["../run3", ".", tmp_path / "run1" / "owner__repo-6.traj"]
+    assert [r.rollout_id for r in LogReader(folders)] == [named[2], named[1], named[0]]
+    assert [r.rollout_id for r in LogReader(["."])] == ["owner__repo-6"]
     # The same file twice is a mistake, and so is an id that the logs themselves give twice.
-    with pytest.raises(RolloutError, match="comes twice"):
-        list(LogReader([tmp_path / "run1", tmp_path / "run1"]))
+    with pytest.raises(RolloutError, match=r"run1/owner__repo-6\.traj: this file is given twice; give it once"):
+        LogReader([tmp_path / "run1", tmp_path / "run1"])
+    with pytest.raises(RolloutError, match=r"given twice \(as .*/run2/owner__repo-6\.traj before\)"):
+        LogReader([tmp_path, "."])
     for name in ("x.jsonl", "y.jsonl"):
         write(tmp_path / "run3", line("a"), name)
     with pytest.raises(RolloutError, match=r"rollout 'a' of task 't1' is in .*x\.jsonl:1 already"):

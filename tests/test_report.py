@@ -326,6 +326,7 @@ def test_the_command_writes_a_page(tmp_path, capsys):
     out = tmp_path / "new" / "page.html"
     status, text, err = run(capsys, written(tmp_path, LOG), "-o", out, "--signatures", "text")
     assert (status, err) == (0, "")
+    assert f"note: the folder {tmp_path / 'new'} was not there and was made" in text
     assert text.splitlines()[0] == "5 rollouts, 2 tasks, 8 steps"
     assert "note: the reward of 1 of 5 rollouts is unknown" in text
     data = json.loads(Elements(out.read_text(encoding="utf-8")).scripts[0][1])
@@ -350,6 +351,8 @@ def test_the_command_as_json(tmp_path, capsys):
     [
         (["missing.jsonl"], "missing.jsonl"),
         (["log.jsonl", "-o", "."], "is a folder"),
+        (["log.jsonl", "-o", "log.jsonl"], "this file is read and would be replaced"),
+        (["log.jsonl", "--rewards", "run=log.jsonl", "-o", "log.jsonl"], "this file is read and would be replaced"),
         (["log.jsonl", "--png", "log.jsonl"], "is a file"),
         (["log.jsonl", "--method", "rtmcc"], "Did you mean"),
         (["bad.jsonl"], "bad.jsonl"),
@@ -381,3 +384,39 @@ def test_images_are_drawn(tmp_path):
     names = ["01-fork-states.png", "01-fork-advantages.png", "02-dull-states.png", "02-dull-advantages.png"]
     assert [path.name for path in paths] == [*names, "quadrants.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def figures(monkeypatch, credit, folder):
+    """name -> Figure, as they are drawn."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    return dict(zip([path.name for path in write_figures(credit, folder)], drawn, strict=True))
+
+
+def test_the_image_of_states_names_the_actions_in_letters_that_can_be_read(tmp_path, monkeypatch):
+    from matplotlib.colors import to_rgb
+
+    credit, _ = credited(tmp_path, LOG)
+    axes = figures(monkeypatch, credit, tmp_path / "png")["01-fork-states.png"].axes[0]
+    texts = {text.get_text() for text in axes.texts}
+    assert set(credit.table.action_names) & texts
+    circles = [line for line in axes.lines if line.get_marker() in "os" and line.get_markersize() == 15]
+    numbers = [text for text in axes.texts if text.get_fontsize() == 8]
+    assert len(circles) == len(numbers)
+    for circle, text in zip(circles, numbers, strict=True):
+        light = [
+            float(sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True)))
+            for colour in (circle.get_markerfacecolor(), text.get_color())
+        ]
+        assert abs(light[0] - light[1]) > 0.49  # the better of black and white
+
+
+def test_a_panel_of_zeros_says_so(tmp_path, monkeypatch):
+    credit, _ = credited(tmp_path, LOG)
+    panels = figures(monkeypatch, credit, tmp_path / "png")["02-dull-advantages.png"].axes
+    told = ["0 in every step" in [text.get_text() for text in axes.texts] for axes in panels]
+    flat = [all(bar.get_height() == 0 for bar in axes.patches) for axes in panels]
+    assert told == flat
+    assert any(flat)

@@ -301,3 +301,41 @@ def test_real_logs(browser, shared, tmp_path, name):
     assert sum(tasks) == credit.table.n_rollouts
     browser.run("DATA.tasks.forEach((_, at) => showTask(at))")
     assert browser.errors == []
+
+
+def test_a_threshold_that_is_none_is_told(browser, tmp_path):
+    path, _ = report(tmp_path, LOG)
+    browser.open(path)
+    for value in ("-1", ""):
+        browser.run(
+            "(() => { const e = document.querySelector('#quadrant-tools input'); "
+            f"e.value = '{value}'; e.dispatchEvent(new Event('input')); }})()"
+        )
+        assert "a number, 0 or more" in browser.run("document.getElementById('quadrant-figure').innerText")
+    browser.run(
+        "(() => { const e = document.querySelector('#quadrant-tools input'); "
+        "e.value = '0.1'; e.dispatchEvent(new Event('input')); })()"
+    )
+    assert "0.1 by one or both" in browser.run("document.getElementById('quadrant-figure').innerText")
+    assert browser.errors == []
+
+
+def test_a_small_task_is_seen_at_once_and_no_label_touches_another(browser, tmp_path):
+    # Ten steps, of which the fourth differs from rollout to rollout: four states lead into the next one.
+    steps = [f"the action {n} of the agent" for n in range(10)]
+    records = [chat("long", str(k), [*steps[:3], f"the fourth action {k}", *steps[4:]], k % 2) for k in range(4)]
+    path, _ = report(tmp_path, records)
+    browser.open(path, 1200, 900)
+    wide = browser.run(
+        "(() => { const f = document.querySelector('.figure'); return [f.scrollWidth, f.clientWidth]; })()"
+    )
+    assert wide[0] <= wide[1]
+    boxes = browser.run(
+        "[...document.querySelectorAll('#tree-figure text.sub')].map(e => { const b = e.getBoundingClientRect(); "
+        "return [b.left, b.right, b.top + 2, b.bottom - 2]; })"
+    )
+    assert len(boxes) >= 9
+    for at, one in enumerate(boxes):
+        for other in boxes[:at]:
+            apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+            assert apart, (one, other)

@@ -90,7 +90,7 @@ def key(answer, **call):
         ("Traceback (most recent call last):\n  ...\nValueError: x\n[Command finished with exit code 0]", ":ok"),
         ("python: can't open file '/testbed/r.py': [Errno 2] No such file or directory", ":error"),
         ("x\n[The command completed with exit code 1.]", ":error"),
-        ("EXECUTION TIMED OUT", ":ok"),
+        ("EXECUTION TIMED OUT", ":error"),
         ("The command timed out after 30 s", ":error"),
         (None, ""),
     ],

@@ -101,10 +101,48 @@ def test_arguments_that_were_cut_off_are_kept_as_their_text():
         ("sed -n '/a/,/b/p' a.py", "view:partial@a.py"),
         ("tree -L 2", "search@."),
         ("rg --files src", "search@src"),
+        # lines by a pager's words, by ranges, by what is left out
+        ("less +1457 a.py", "view:partial[14-end]@a.py"),
+        ("less +1457 a.py | head -100", "view:partial[14-15]@a.py"),
+        ("less -N a.py", "view:full@a.py"),
+        ("more +120 a.py", "view:partial[1-end]@a.py"),
+        ("bat -r 1:50 a.py", "view:partial[0]@a.py"),
+        ("bat --line-range=120:230 --style plain a.py", "view:partial[1-2]@a.py"),
+        ("bat -r :50 a.py", "view:partial[0]@a.py"),
+        ("bat -n a.py", "view:full@a.py"),
+        ("sed '120,230!d' a.py", "view:partial[1-2]@a.py"),
+        ("sed -n '/foo/p' a.py", "search@a.py"),
+        ("awk -v n=3 'NR>=120 && NR<=230' a.py", "view:partial[1-2]@a.py"),
+        ("perl -ne 'print if 120..230' a.py", "view:partial[1-2]@a.py"),
+        ("perl -ne 'print if $. >= 120 && $. <= 230' a.py", "view:partial[1-2]@a.py"),
+        ("python -c \"print(open('a.py').read())\"", "view:full@a.py"),
+        ("python3 -c \"from pathlib import Path; print(Path('a.py').read_text())\"", "view:full@a.py"),
+        ("python -c \"print(''.join(open('a.py').readlines()[119:230]))\"", "view:partial[1-2]@a.py"),
+        ("python -c \"print(eval(open('a.py').read()))\"", "execute:python@."),
+        ("python -c \"import a; print(open('a.py').read()); a.run()\"", "execute:python@."),
+        # files rewritten in place, or through another one
+        ("awk -i inplace '{print $1}' a.py", "modify:replace@a.py"),
+        ("awk '{print $1}' a.py > tmp && mv tmp a.py", "modify:replace@a.py"),
+        ("sed 's/a/b/' a.py > /tmp/x && mv /tmp/x a.py", "modify:replace@a.py"),
+        ("cd d && grep -v x a.py > t; cp t a.py", "modify:replace@d/a.py"),
+        ("sed 's/a/b/' a.py > tmp && mv tmp b.py", "fileop:move@tmp"),
+        ("find . -name r.py -delete", "fileop:delete@./r.py"),
+        ("find src -name '*.pyc' -delete", "fileop:delete@src"),
+        # folders and programs
+        ("pushd d >/dev/null && cat f && popd >/dev/null", "view:full@d/f"),
+        ("pushd d; popd; cat f", "view:full@f"),
+        ("uv run r.py", "execute@r.py"),
+        ("python < r.py", "execute@r.py"),
+        ("python -m cProfile -o out r.py", "execute@r.py"),
+        ("python -m pdb -c c r.py", "execute@r.py"),
+        ("ipython r.py", "execute@r.py"),
+        ("chmod +x r.py && ./r.py", "execute@r.py"),
+        ("git ls-files src", "search@src"),
     ],
 )
 def test_commands(line, key):
-    assert SweSignature(hash_chars=0).action(Step("", "", tool_calls=call("bash", command=line))) == key
+    expected = key.replace("@./", "@")
+    assert SweSignature(hash_chars=0).action(Step("", "", tool_calls=call("bash", command=line))) == expected
 
 
 def test_every_file_of_a_loop_is_changed():
@@ -118,3 +156,35 @@ def test_lines_that_a_pattern_chose_are_told_by_their_numbers():
     from tests.test_signatures_swe import of
 
     assert of(("cat -n a.py | sed -n '/a/,/b/p'", "   210\tx\n   211\ty"))[1] == ["view:partial[2]@a.py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("printf '%s\\n' 'x = 1' 'y = 2'", "x = 1\ny = 2\n"),
+        ("printf 'x = %s\\n' 1 2", "x = 1\nx = 2\n"),
+        ("printf 'x = 1\\ny = 2\\n'", "x = 1\ny = 2\n"),
+        ("printf '100%%\\n'", "100%\n"),
+        ("printf '%b' 'a\\tb'", "a\tb"),
+        ("printf 'none %s %s' a", "none a "),
+        ("printf '%5d' 3", None),
+        ("echo 'a\\nb'", "a\\nb\n"),
+        ("echo -e 'a\\nb'", "a\nb\n"),
+        ("echo -n a  b", "a b"),
+        ("cat f", None),
+    ],
+)
+def test_what_a_command_prints(command, text):
+    from rtmc.signatures.printed import printed
+    from rtmc.signatures.shell import parse_shell
+
+    assert printed(parse_shell(command)[0][0]) == text
+
+
+def test_a_rewrite_shows_nothing_and_leaves_no_other_file():
+    from tests.test_signatures_swe import NONE, of
+
+    states, actions = of(("sed 's/a/b/' f.py > t && mv t f.py", ""))
+    assert states[-1] == f"f.py:M:187e|{NONE}"
+    assert actions == of(("sed -i 's/a/b/' f.py", ""))[1]
+    assert of(("""awk '{gsub(/a/, "b")}1' f.py > t && mv t f.py""", ""))[1] == actions

@@ -248,3 +248,11 @@ def test_packages_that_are_missing_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "wordllama", None)
     with pytest.raises(ImportError, match="pip install wordllama"):
         EmbeddingSignature("wordllama")
+
+
+def test_a_command_that_is_held_as_text_and_as_a_call_is_told_once():
+    call = {"type": "function", "function": {"name": "bash", "arguments": {"command": "ls -F"}}}
+    action = get_signature("text").action
+    assert action(Step("", "ls -F\n", tool_calls=[call])) == "ls -F"
+    assert action(Step("", "", tool_calls=[call])) == 'bash({"command": "ls -F"})'
+    assert action(Step("", "I look.", tool_calls=[call])) == 'I look.\nbash({"command": "ls -F"})'

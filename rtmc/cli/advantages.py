@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """Credit of every step of agent logs.
 
-Read are rollouts as JSON lines, SWE-agent and mini-swe-agent trajectories, R2E-Gym, Search-R1, ALFWorld and ReAct
-transcripts, and chats with tool calls; which it is, is told from the content. A folder stands for every log in it.
+Read are rollouts as JSON lines, SWE-agent and mini-swe-agent trajectories, OpenHands' events, R2E-Gym, Search-R1,
+ALFWorld and ReAct transcripts, and chats with tool calls; which it is, is told from the content. A folder stands for
+every log in it.
 
 OUT has one record a step: task_id, rollout_id, step, state, action, return, q, v, visits, advantage; where a rollout's
 reward is unknown, return, q, v and visits are null. The default method is rtmc."""
@@ -54,8 +55,9 @@ def add_log_arguments(parser: Parser) -> None:
         "--rewards",
         action="append",
         default=[],
-        metavar="FILE",
-        help="rewards by task_id and rollout_id (JSON or CSV), or results of the SWE-bench harness",
+        metavar="[RUN=]FILE",
+        help="rewards by task_id and rollout_id (JSON or CSV), or results of the SWE-bench harness; RUN says whose "
+        "they are, by the name of a run's folder",
     )
     parser.add_argument(
         "--step-rewards", action="store_true", help="+0.005 a valid step, -0.005 an invalid one, +0.05 a validation"
@@ -104,7 +106,7 @@ def chosen_methods(arguments: argparse.Namespace, default: Sequence[str] = ("rtm
 def _run(arguments: argparse.Namespace) -> int:
     methods = chosen_methods(arguments)
     from rtmc.logs.credit import credit_logs
-    from rtmc.logs.export import check_output, check_suffix, write_credit
+    from rtmc.logs.export import check_output, check_suffix, note_of_folder, write_credit
 
     if arguments.output is not None:
         check_suffix(arguments.output)
@@ -129,7 +131,9 @@ def _run(arguments: argparse.Namespace) -> int:
         first = credit.methods[0]
         quality = signature_quality(held, table=credit.table, method=first, **methods[first])
     if arguments.output is not None:
+        made = note_of_folder(arguments.output)
         write_credit(credit, arguments.output)
+        credit.notes += made
     if arguments.json:
         print_json(credit.to_dict() | ({} if quality is None else {"quality": quality.to_json()}))
         return 0
@@ -140,7 +144,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if quality is not None:
         print(printable(f"\nsignature quality\n{quality}"))
     if arguments.output is not None:
-        print(f"{len(credit.table)} steps written to {arguments.output}")
+        print(printable(f"{_counted(len(credit.table), 'step')} written to {arguments.output}"))
     return 0
 
 

@@ -41,8 +41,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.png is not None:
         import matplotlib  # noqa: F401 - the images
     from rtmc.logs.credit import credit_logs
+    from rtmc.logs.export import check_output, note_of_folder
     from rtmc.report import Collector, write_report
 
+    check_output(arguments.output, arguments.files, arguments.rewards)
     collector = Collector(arguments.full_text)
     with reading_progress() as progress:
         credit = credit_logs(
@@ -56,7 +58,9 @@ def _run(arguments: argparse.Namespace) -> int:
             progress,
             collector,
         )
+    made = note_of_folder(arguments.output)
     size = write_report(credit, collector, arguments.output, arguments.title)
+    credit.notes += made
     figures: list[Path] = []
     if arguments.png is not None:
         from rtmc.report.figures import write_figures

@@ -1,6 +1,7 @@
 """Chats of other tools: messages with tool calls whose ids or roles are named otherwise than in our own format.
 
     {"messages": [...], "instance_id" | "problem_id" | "id" | ...: ..., "resolved" | "score" | ...: ...}
+    {"trajectory": [{"role": ..., "content": ..., "tool_calls": ...}, ...], "instance_id": ..., "resolved": ...}
     {"conversations": [{"from": "human" | "gpt", "value": "..."}, ...]}
     {"prompt": [...], "completion": [...], "reward": ...}
     [{"role": ..., "content": ...}, ...]
@@ -32,6 +33,7 @@ _ROLES = {
     "function": "tool",
     "ipython": "tool",
 }
+_CHATS = ("prompt", "completion", "messages", "trajectory", "conversations")
 _OTHER_IDS = tuple(key for key in (*TASK_KEYS, *ROLLOUT_KEYS) if key != "rollout_id")
 
 
@@ -39,9 +41,13 @@ def _matches(record: dict[str, Any]) -> bool:
     if "messages" in record:
         # With a task id it is our own format; with neither it is that too, and its reader says what is missing.
         return "task_id" not in record and any(key in record for key in _OTHER_IDS)
-    if isinstance(record.get("conversations"), list):
+    if isinstance(record.get("conversations"), list) or _is_chat(record.get("trajectory")):
         return True
     return isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list)
+
+
+def _is_chat(value: Any) -> bool:
+    return is_message_list(value) and all("content" in m or "tool_calls" in m for m in value)
 
 
 def is_message_list(value: Any) -> bool:
@@ -56,7 +62,7 @@ def _read(record: Any, place: Place) -> Iterator[Rollout]:
     if any(message["role"] in _ROLES for message in messages):
         messages = [{**message, "role": _ROLES.get(message["role"], message["role"])} for message in messages]
     system, steps = steps_of(messages)
-    known = {key: value for key, value in record.items() if key not in ("prompt", "completion", "messages")}
+    known = {key: value for key, value in record.items() if key not in _CHATS}
     begin = steps[0].observation if steps else "\n".join(str(message.get("content") or "") for message in messages)
     rollout = made(NAME, place, facts_of(known), steps, task_from_text(f"{system or ''}\n{begin}"), system=system)
     rollout.messages = messages
@@ -72,6 +78,8 @@ def _messages(record: dict[str, Any]) -> Any:
             return json.loads(found)  # some data sets store the list as its JSON text
         except (ValueError, RecursionError) as error:
             raise RolloutError(f"`messages` must be a list of chat messages, or its JSON text ({error})") from None
+    if _is_chat(record.get("trajectory")):
+        return record["trajectory"]
     if "conversations" not in record:
         return [*record["prompt"], *record["completion"]]
     messages = []

@@ -247,7 +247,7 @@ def credit_logs(
     paths          files or folders, as `LogReader` reads them
     methods        method -> its options; by default RTMC with the paper's
     signatures     a name, options included; "auto" chooses for each rollout what fits its form (domain.py)
-    rewards        sidecar files (rewards.py); what they say replaces what a log says
+    rewards        sidecar files (rewards.py), also as "RUN=FILE"; what they say replaces what a log says
     step_rewards   fill in +0.005 for a valid step, -0.005 for an invalid one, +0.05 for a validation (`tabulate`)
     skip_bad, format, progress   as of `LogReader`
     on_rollout     called with every rollout as it will be tabulated, for a caller that wants its texts
@@ -263,13 +263,14 @@ def credit_logs(
         get_signature(signatures)
     sidecar = Rewards.read(rewards)
     reader = LogReader(paths, format, skip_bad, progress)
+    sidecar.know(reader.paths)
     credit = Credit(StepTable.from_rows([]), {}, chosen=chosen)
     absent = 0
 
     def rollouts() -> Iterator[Rollout]:
         nonlocal absent
         for rollout in reader:
-            found = sidecar.of(rollout)
+            found = sidecar.of(rollout, reader.path)
             if found is not None:
                 rollout.reward = found
                 # Why it ended is told anew, but for what the reward does not decide.
@@ -361,12 +362,18 @@ def _notes_of_rewards(credit: Credit, sidecar: Rewards, absent: int) -> Iterator
         what = "all rollouts" if not credit.known else f"{unknown} of {table.n_rollouts} rollouts"
         yield f"the reward of {what} is unknown: their advantages are 0; give --rewards"
     if absent:
-        yield f"{absent} rollouts ended in an error of the environment or the engine and count as absent"
+        rollouts = "1 rollout" if absent == 1 else f"{absent} rollouts"
+        counts = "counts" if absent == 1 else "count"
+        yield f"{rollouts} ended in an error of the environment or the engine and {counts} as absent"
     unmatched = sidecar.unmatched
     if unmatched:
         yield f"{len(unmatched)} of {len(sidecar)} rewards name no rollout that was read, first {unmatched[0]!r}"
     if sidecar.shared:
-        yield f"{len(sidecar.shared)} tasks have one reward for several rollouts; each of them got it"
+        tasks = "1 task has" if len(sidecar.shared) == 1 else f"{len(sidecar.shared)} tasks have"
+        yield (
+            f"{tasks} one reward for several rollouts, and each of them got it: if it is one run's, say whose with "
+            "--rewards RUN=FILE"
+        )
     members = torch.bincount(table.group, minlength=len(_names(table.group_names)))
     alone = int((members == 1).sum())
     if alone:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from rtmc.errors import RolloutError
-from rtmc.logs import alfworld, chat, miniswe, r2egym, react, searchr1, sweagent
+from rtmc.logs import alfworld, chat, miniswe, openhands, r2egym, react, searchr1, sweagent
 from rtmc.logs.common import TEXT_KEYS, Facts, Format, facts_of
 from rtmc.logs.source import Place
 from rtmc.logs.transcript import is_templated, messages_of
@@ -61,6 +61,7 @@ FORMATS: dict[str, Format] = {
         miniswe.FORMAT,
         sweagent.FORMAT,
         r2egym.FORMAT,
+        openhands.FORMAT,
         chat.FORMAT,
         RTMC,
         alfworld.FORMAT,
@@ -83,13 +84,17 @@ def _text_of(record: dict[str, Any]) -> str | None:
 def rollouts_of(value: Any, place: Place, wanted: str = "auto") -> Iterator[tuple[str, Rollout]]:
     """(name of the format, rollout) of every rollout of one JSON value.
 
-    wanted   the format's name; "auto" asks each in turn. A list is a chat, or holds one record an entry.
+    wanted   the format's name; "auto" asks each in turn. A list is a chat, the events of
+             a session, or holds one record an entry.
 
     Raises RolloutError saying what is wrong, with the entry of the list but without the file and line;
     UnknownFormatError where no format matches.
     """
     if chat.is_message_list(value):
         yield from ((chat.NAME, rollout) for rollout in chat.FORMAT.read(value, place))
+        return
+    if openhands.is_events(value):
+        yield from ((openhands.NAME, rollout) for rollout in openhands.FORMAT.read(value, place))
         return
     if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
         for item, entry in enumerate(value):

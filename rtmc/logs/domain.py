@@ -18,7 +18,8 @@ _SWE_TOOLS = word_set(
     "bash execute_bash shell terminal run_command run_shell_command execute_command run_in_terminal local_shell "
     "run_terminal_cmd str_replace_editor str_replace_based_edit_tool file_editor edit_file apply_patch apply_diff "
     "execute_ipython_cell read read_file view_file open_file edit multiedit write write_file write_to_file create_file "
-    "replace_in_file str_replace edit_file_by_replace grep glob list_dir notebookedit"
+    "replace_in_file str_replace edit_file_by_replace grep glob list_dir notebookedit exec_command shell_command "
+    "launch-process save-file str-replace-editor viewcode stringreplace read_many_files search_file_content"
 )
 _QA_TOOLS = frozenset(
     ["search", "lookup", "finish", "retrieve", "retriever", "wikipedia", "web_search", "search_wikipedia", "answer"]

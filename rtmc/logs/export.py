@@ -18,6 +18,7 @@ from rtmc.atomic import atomic_path
 from rtmc.errors import RolloutError, unknown_name
 from rtmc.logs.credit import COLUMNS, Credit, flat
 from rtmc.logs.detect import is_step
+from rtmc.logs.rewards import split_run
 from rtmc.logs.source import STDIN, log_files
 
 _CHUNK = 50_000
@@ -48,15 +49,15 @@ def check_suffix(path: str | PathLike[str]) -> str:
 def check_output(
     path: str | PathLike[str], inputs: Iterable[str | PathLike[str]], rewards: Iterable[str | PathLike[str]] = ()
 ) -> None:
-    """Refuse an output that would replace what is read: a log, a log in a folder, a file of rewards. The steps that an
-    earlier run wrote among the logs may be written anew.
+    """Refuse an output that would replace what is read: a log, a log in a folder, a file of rewards (also as
+    `RUN=FILE`). The steps that an earlier run wrote among the logs may be written anew.
 
     Raises RolloutError that names the file; OSError for an input that is not there.
     """
     out = Path(path)
     if not out.exists():
         return
-    for given in (*inputs, *rewards):
+    for given in (*inputs, *(split_run(reward)[1] for reward in rewards)):
         if str(given) == STDIN:
             continue
         folder = Path(given).is_dir()
@@ -64,6 +65,12 @@ def check_output(
         if any(file.exists() and file.samefile(out) for file in files) and not (folder and _holds_steps(out)):
             where = f"is read from the folder {given}" if folder else "is read"
             raise RolloutError(f"{out}: this file {where} and would be replaced; choose another name for the output")
+
+
+def note_of_folder(path: str | PathLike[str]) -> list[str]:
+    """A note that the folder of an output is made, asked for before it is written; none where the folder is there."""
+    folder = Path(path).parent
+    return [] if folder.exists() else [f"the folder {folder} was not there and was made"]
 
 
 def _holds_steps(path: Path) -> bool:

@@ -6,6 +6,7 @@ record and one id a rollout, so a file larger than memory can be read.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -29,12 +30,13 @@ class LogReader:
     skip_bad   leave malformed records out, and list them, instead of raising
     progress   called with (bytes read, bytes in all)
 
-    A rollout without an id of its own is named after its file (`stem`, `stem:line`); if that is taken within the task,
-    as it is where several runs' folders hold a file of the same name, after the file's path.
+    A rollout without an id of its own is named after its file (`stem`, `stem:line`). Of files of one name, as several
+    runs' folders hold them, each is named by its path from the folder that they have in common (`runA/stem`), however
+    the paths were given. `path` is the file of the rollout that came last, `paths` are all files.
 
     Raises RolloutError naming file, line, what is wrong and what would be right, for the first malformed record and
     for two rollouts of a task with one id; OSError where a file cannot be read; RolloutError at once for an unknown
-    format.
+    format and for a file that is given twice.
     """
 
     def __init__(
@@ -53,16 +55,24 @@ class LogReader:
         self._total = sum(file.stat().st_size for file, _ in self._found)
         self._before = 0
         self._seen: dict[tuple[str, str], str] = {}
+        self._names = _file_names(self.paths)
+        self.path: Path | None = None
         self.formats: Counter[str] = Counter()
         self.files = 0
         self.skipped = 0
         self.skipped_examples: list[str] = []
         self.passed_over: list[str] = []
 
+    @property
+    def paths(self) -> list[Path]:
+        """All files, in the order they are read."""
+        return [file for file, _ in self._found]
+
     def __iter__(self) -> Iterator[Rollout]:
         for file, looked in self._found:
             size = file.stat().st_size
             before = sum(self.formats.values())
+            self.path = file
             yield from self._file(file, looked)
             if sum(self.formats.values()) > before:
                 self.files += 1
@@ -108,16 +118,12 @@ class LogReader:
             yield from rollouts_of(record.value, record.place, self._format)
 
     def _name(self, rollout: Rollout, place: Place) -> None:
-        """Hold the rollout's id against those before it; a name taken from a file gives way to its path."""
+        """Name the rollout after its file, if its id is made of that, and hold the id against those before it."""
         here = str(place)
+        if re.fullmatch(rf"{re.escape(place.stem)}(?::\d+)*", rollout.rollout_id) is not None:
+            rollout.rollout_id = self._names[place.path] + rollout.rollout_id.removeprefix(place.stem)
         key = (rollout.task_id, rollout.rollout_id)
         before = self._seen.get(key)
-        made_up = re.fullmatch(rf"{re.escape(place.stem)}(?::\d+)*", rollout.rollout_id) is not None
-        if before is not None and made_up and before.rsplit(":", 1)[0] != str(place.path):
-            tail = rollout.rollout_id.removeprefix(place.stem)
-            rollout.rollout_id = f"{place.path.parent.as_posix()}/{place.stem}{tail}"
-            key = (rollout.task_id, rollout.rollout_id)
-            before = self._seen.get(key)
         if before is not None:
             line = before.removeprefix(f"{place.path}:")
             where = f"on line {line} already" if line.isdecimal() else f"in {before} already"
@@ -140,6 +146,29 @@ class LogReader:
 def _files(path: Path) -> list[tuple[Path, bool]]:
     files, looked = log_files(path)
     return [(file, looked) for file in files]
+
+
+def _file_names(paths: list[Path]) -> dict[Path, str]:
+    """A name for each file: its stem, or the path from the common folder on for those with one stem. Raises
+    RolloutError for a file that is given twice."""
+    whole: dict[Path, Path] = {}
+    stems: dict[str, list[Path]] = {}
+    for path in paths:
+        known = path.resolve()
+        if known in whole:
+            other = f" (as {whole[known]} before)" if whole[known] != path else ""
+            raise RolloutError(f"{path}: this file is given twice{other}; give it once")
+        whole[known] = path
+        stems.setdefault(Place(path).stem, []).append(known)
+    names = {}
+    for stem, alike in stems.items():
+        common = os.path.commonpath([path.parent for path in alike])
+        for path in alike:
+            folder = path.parent.relative_to(common).as_posix()
+            # Agents put a run's log into a folder of the same name.
+            told = folder if folder.rpartition("/")[2] == stem and folder != stem else f"{folder}/{stem}"
+            names[whole[path]] = stem if folder == "." else told
+    return names
 
 
 def _line(place: Place, error: RolloutError) -> str:

@@ -37,9 +37,11 @@ def _matches(record: dict[str, Any]) -> bool:
     steps = record.get("trajectory")
     if not isinstance(steps, list):
         return False
+    first = steps[0] if steps else None
+    if isinstance(first, dict) and "role" in first and "text" not in first:
+        return False  # a chat that data sets hold under this name
     if any(key in record for key in ("history", "replay_config", "environment", "info")):
         return True
-    first = steps[0] if steps else None
     return isinstance(first, dict) and ({"action", "observation"} <= first.keys() or {"role", "text"} <= first.keys())
 
 

@@ -9,36 +9,26 @@ from __future__ import annotations
 import re
 
 from rtmc.rollouts import Rollout, Step
+from rtmc.signatures.refusals import NOT_RUN
 
 # How an answer begins that refuses the action; each is the tool's own text.
 _REFUSALS = (
-    # SWE-agent: no command, several of them, a blocked one, an edit that does not parse or does not apply
-    r"Your output was not formatted correctly",
-    r"Your output could not be parsed",
-    r"Your last output (?:did not use any tool calls|used multiple tool calls)",
+    *NOT_RUN,
+    # SWE-agent: an edit that does not parse or does not apply
     r"Your proposed edit has introduced new syntax error\(s\)",
     r"Your edit was not applied",
-    r"Operation '[^'\n]*' is not supported",
     r"Text not found",
     r"No file open",
     r"(?:ERROR:\s*)?No replacement was performed",
-    # R2E-Gym: no call, a blocked command, an edit that does not apply
-    r"You forgot to use a function call in your response",
-    r"Bash command '[^'\n]*' is not allowed",
+    # R2E-Gym: an edit that does not apply
     r"ERROR: (?:No|Multiple) occurrences of ",
     r"ERROR: File already exists at: ",
-    # mini-swe-agent: not exactly one command
-    r"Please always provide EXACTLY ONE action",
-    r"No tool calls found in the response",
-    r"(?:<error>\s*)?Tool call error",
     # Search-R1
     r"My previous action is invalid",
     # ALFWorld
     r"Nothing happens\.",
     # ReAct and Reflexion
     r"Invalid [Aa]ction\b",
-    # plain tool loops
-    r"(?:Error: )?(?:Unknown|Invalid) (?:tool|function)\b",
 )
 _REFUSED = re.compile("|".join(f"(?:{words})" for words in _REFUSALS))
 _LABEL = re.compile(r"(?:Execution output of \[\w+\]|OBSERVATION|Observation):\s*")

@@ -41,6 +41,13 @@ function drawQuadrants() {
   byId("quadrant-figure").replaceChildren(...(present.length ? [...stacks, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Quadrants, a table" }, table)] : [h("p", {}, "There are no steps here.")]));
 }
 
+function setThreshold(input) {
+  const told = input.valueAsNumber >= 0; // NaN where the field is empty or holds no number
+  input.setAttribute("aria-invalid", String(!told));
+  if (told) (threshold = input.valueAsNumber), drawQuadrants();
+  else byId("quadrant-figure").replaceChildren(h("p", { class: "warning" }, "The threshold is a number, 0 or more."));
+}
+
 function drawDiffer() {
   const key = methodX < methodY ? `${methodX},${methodY}` : `${methodY},${methodX}`, rows = DATA.differ[key] || [];
   if (!rows.length) return void byId("differ-table").replaceChildren(h("p", {}, "On no step do these two differ."));
@@ -60,7 +67,7 @@ function startCompare() {
     return;
   }
   const choose = (label, selected, act) => h("label", {}, label, h("select", { onchange: (event) => (act(Number(event.target.value)), drawQuadrants(), drawDiffer()) }, DATA.methods.map((method, at) => h("option", { value: at, selected: at === selected }, method))));
-  const limit = h("input", { type: "number", min: 0, step: 0.01, value: threshold, oninput: (event) => event.target.value !== "" && event.target.valueAsNumber >= 0 && ((threshold = event.target.valueAsNumber), drawQuadrants()) });
+  const limit = h("input", { type: "number", min: 0, step: 0.01, value: threshold, oninput: (event) => setThreshold(event.target) });
   const scopes = h("select", { id: "quadrant-scope", onchange: (event) => ((scope = event.target.value), drawQuadrants()) }, h("option", { value: "all" }, "all tasks"), h("option", { value: "task" }, "this task"));
   byId("quadrant-tools").replaceChildren(choose("X: ", methodX, (at) => (methodX = at)), choose("Y: ", methodY, (at) => (methodY = at)), h("label", {}, "|A| > ", limit), h("label", {}, "of ", scopes));
   drawQuadrants();

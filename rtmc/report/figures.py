@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TASKS = 8  # tasks of which there are images
 ROLLOUTS = 16  # rollouts in the image of a task's advantages
+LABELLED = 60  # actions in the image of a task's states, up to which they are named
 THRESHOLD = 0.01  # of the RTMC paper's quadrants
 QUADRANTS = ("both +", "X -, Y +", "X +, Y -", "both -", "near zero")
 _COLOURS = {"success": "#1565c0", "failure": "#c2410c", "unknown": "#8b929b"}
@@ -46,9 +47,8 @@ def write_figures(credit: Credit, folder: str | PathLike[str]) -> list[Path]:
         graph = task_graph(keys, rows, told, members, drawn=120)
         if graph.nodes:
             name, column = _coloured_by(credit)
-            made.append(
-                (f"{start}-states.png", _states(graph, column, table.outcome[table.rollout], name, tasks[task]))
-            )
+            outcome, actions = table.outcome[table.rollout], names_of(table.action_names)
+            made.append((f"{start}-states.png", _states(graph, column, outcome, name, tasks[task], actions)))
             shown = [at for at in members if rows[at]][:ROLLOUTS]
             made.append(
                 (
@@ -107,7 +107,15 @@ def _coloured_by(credit: Credit) -> tuple[str, Tensor]:
     return f"advantage ({first})", credit.estimates[first].advantage
 
 
-def _states(graph: StateGraph, column: Tensor, outcome: Tensor, name: str, task: str) -> Any:
+def _ink(face: Any) -> str:
+    """Black or white, whichever is read better on a colour (its luminance by ITU-R BT.709)."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(face)
+    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "white"
+
+
+def _states(graph: StateGraph, column: Tensor, outcome: Tensor, name: str, task: str, actions: Sequence[str]) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.patches import FancyArrowPatch
@@ -128,7 +136,9 @@ def _states(graph: StateGraph, column: Tensor, outcome: Tensor, name: str, task:
     scale = Normalize(low, high) if high > low else Normalize(low - 1, low + 1)
     paint = [_COLOURS["unknown"] if number is None else ramp(scale(number)) for number in values]
     deepest, widest = max(node.column for node in graph.nodes), max(node.row for node in graph.nodes)
-    figure = _figure(min(24, 2.5 + 1.3 * deepest), min(40, 1.6 + 0.55 * (widest + 1)))
+    labelled = len(graph.edges) <= LABELLED
+    figure = _figure(min(24, 2.5 + (1.8 if labelled else 1.3) * deepest), min(40, 1.6 + 0.55 * (widest + 1)))
+    taken: set[tuple[int, float]] = set()
     axes = figure.add_subplot()
     most = max((len(edge.rows) for edge in graph.edges), default=1)
     for edge, shade in zip(graph.edges, paint, strict=True):
@@ -150,6 +160,16 @@ def _states(graph: StateGraph, column: Tensor, outcome: Tensor, name: str, task:
                 zorder=1,
             )
         )
+        if labelled and not back:
+            # Before the state that the action leads to, beside its line; further away where another label is.
+            away = 1 if target.row > source.row else -1
+            beside = target.row + 0.14 * away
+            while (target.column, round(beside, 2)) in taken:
+                beside += 0.22 * away
+            taken.add((target.column, round(beside, 2)))
+            told = "several actions" if edge.action < 0 else _plain(actions[edge.action], 24)
+            place = {"ha": "right", "va": "top" if away > 0 else "bottom", "zorder": 4}
+            axes.text(target.column - 0.16, beside, told, fontsize=5.5, color="0.25", **place)
     for node in graph.nodes:
         end = node.kind == "end"
         number = value(node.rows)
@@ -166,7 +186,8 @@ def _states(graph: StateGraph, column: Tensor, outcome: Tensor, name: str, task:
             zorder=2,
         )
         text = {"success": "+", "failure": "x", "unknown": "?"}[node.verdict] if end else str(len(node.rows))
-        axes.text(node.column, node.row, text, ha="center", va="center", fontsize=8, zorder=3)
+        ink = _ink(face)
+        axes.text(node.column, node.row, text, ha="center", va="center", fontsize=8, color=ink, zorder=3)
     axes.set(xlabel="step at which a state is first reached", title=_plain(task), yticks=[], xlim=(-0.5, deepest + 0.5))
     axes.set_ylim(widest + 0.8, -0.8)
     for side in ("left", "right", "top"):
@@ -183,8 +204,12 @@ def _advantages(credit: Credit, rollouts: list[tuple[str, list[int], str]], task
     grid = figure.subplots(len(rollouts), len(credit.methods), sharex=True, sharey="col", squeeze=False)
     for line, (name, rows, verdict) in zip(grid, rollouts, strict=True):
         for axes, found in zip(line, credit.estimates.values(), strict=True):
-            axes.bar(range(len(rows)), rounded(found.advantage[rows], 5), color=_COLOURS[verdict])
+            heights = rounded(found.advantage[rows], 5)
+            axes.bar(range(len(rows)), heights, color=_COLOURS[verdict])
             axes.axhline(0, color="0.6", linewidth=0.6)
+            if not any(heights):
+                middle = {"ha": "center", "va": "bottom", "transform": axes.transAxes, "color": "0.4"}
+                axes.text(0.5, 0.55, "0 in every step", fontsize=7, **middle)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.tick_params(labelsize=7)
         line[0].set_ylabel(_plain(name, 22), rotation=0, ha="right", va="center", fontsize=8)
@@ -213,7 +238,8 @@ def _quadrants(credit: Credit, told: list[str]) -> Any:
         for name, count, colour in zip(QUADRANTS, counts, _QUADRANT_COLOURS, strict=True):
             axes.barh(place, 100 * count / total, left=left, color=colour, label=name if place == 0 else None)
             if count / total > 0.06:
-                axes.text(left + 50 * count / total, place, str(count), ha="center", va="center", fontsize=8)
+                middle = {"ha": "center", "va": "center", "color": _ink(colour)}
+                axes.text(left + 50 * count / total, place, str(count), fontsize=8, **middle)
             left += 100 * count / total
     axes.set_yticks(range(len(present)), present)
     axes.invert_yaxis()

@@ -1,5 +1,5 @@
 // The states of one task: circles in the columns and rows that Python gave them, actions as lines between them.
-const COLUMN = 168, ROW = 50, MARGIN = 44;
+const COLUMN = 168, NARROWEST = 92, ROW = 50, MARGIN = 44, LETTER = 5.9;
 const rewarded = (row) => DATA.rollouts.verdict[ROLLOUT_OF[row]] !== "unknown";
 const columnValues = {
   outcome: { name: "mean reward of the rollouts", of: (rows) => mean(rows.map((row) => ROLLOUT_OF[row]), DATA.rollouts.outcome), centred: false },
@@ -27,10 +27,23 @@ function drawTree(graph, figure, legend) {
   const shade = (value) => (value === null ? null : high > low ? (2 * (value - low)) / (high - low) - 1 : 0);
   legend.replaceChildren(known.length && low === high ? "all " + number(low) : known.length ? h("span", {}, number(low), h("span", { class: "ramp", style: { background: "linear-gradient(to right, var(--bad), var(--mid), var(--good))" } }), number(high)) : "nothing to colour by");
   const most = Math.max(...graph.nodes.map((node) => node.rows.length)), mostTaken = Math.max(1, ...graph.edges.map((edge) => edge.rows.length));
-  const x = (node) => MARGIN + node.column * COLUMN, y = (node) => MARGIN + node.row * ROW;
+  // Columns as wide as all of them fit into the page at once, if that leaves room for a word.
+  const deepest = Math.max(...graph.nodes.map((node) => node.column));
+  const column = Math.min(COLUMN, Math.max(NARROWEST, Math.floor((figure.clientWidth - 4 - 2 * MARGIN - 30) / Math.max(1, deepest))));
+  const x = (node) => MARGIN + node.column * column, y = (node) => MARGIN + node.row * ROW;
   const radius = (node) => (node.kind === "end" ? 11 : 11 + 8 * Math.sqrt(node.rows.length / most));
-  const width = 2 * MARGIN + COLUMN * Math.max(...graph.nodes.map((node) => node.column)) + 30, height = 2 * MARGIN + ROW * Math.max(...graph.nodes.map((node) => node.row));
-  const labelled = graph.edges.length <= 150, labels = [], between = new Map();
+  const width = 2 * MARGIN + column * deepest + 30, height = 2 * MARGIN + ROW * Math.max(...graph.nodes.map((node) => node.row));
+  const labelled = graph.edges.length <= 150, labels = [], between = new Map(), placed = [];
+  // Labels stand at the end of their line; one that would touch another moves away, and is left to the line's title if there is no room.
+  const label = (words, right, bottom, step) => {
+    const left = right - LETTER * words.length - 4;
+    for (let at = bottom, tries = 0; tries < 4; at += step, tries++)
+      if (!placed.some((other) => other.left < right && left < other.right && Math.abs(other.at - at) < 13)) {
+        placed.push({ left, right: right + 4, at });
+        labels.push(s("text", { class: "sub halo", x: right, y: at, "text-anchor": "end", "aria-hidden": "true", "pointer-events": "none" }, words));
+        return;
+      }
+  };
   const lines = graph.edges.map((edge) => {
     const from = graph.nodes[edge.source], to = graph.nodes[edge.target], value = values.of(edge.rows);
     const pair = `${edge.source},${edge.target}`, twin = between.get(pair) || 0;
@@ -43,7 +56,10 @@ function drawTree(graph, figure, legend) {
     else if (x1 === x0) path = `M${x0},${y0} C${x0 + 60 + bow},${y0} ${x0 + 60 + bow},${y1} ${x1},${y1}`;
     else if (x1 <= x0) path = `M${x0},${y0} C${x0 + 50},${Math.max(y0, y1) + 40 + bow} ${x1 - 50},${Math.max(y0, y1) + 40 + bow} ${x1},${y1}`;
     else path = `M${x0},${y0} C${x0 + half},${y0 + bow} ${x1 - half},${y1 + bow} ${x1},${y1}`;
-    if (labelled && x1 > x0) labels.push(s("text", { class: "sub halo", x: x1 - radius(to) - 5, y: y1 + bow + (y1 > y0 ? thick / 2 + 12 : -thick / 2 - 4), "text-anchor": "end", "aria-hidden": "true", "pointer-events": "none" }, short(edgeName(edge), 20)));
+    if (labelled && x1 > x0) {
+      const below = y1 > y0, letters = Math.max(8, Math.min(20, Math.floor((column - radius(to) - 24) / LETTER)));
+      label(short(edgeName(edge), letters), x1 - radius(to) - 5, y1 + bow + (below ? thick / 2 + 12 : -thick / 2 - 4), below ? 13 : -13);
+    }
     const title = `${edgeName(edge)}\n${counted(edge.rows.length, "step")}, ${values.name} ${number(value)}`;
     const group = s("g", {}, s("title", {}, title), s("path", { class: "hit", d: path, "pointer-events": "stroke" }),
       s("path", { class: "edge mark", d: path, stroke: colour(shade(value)), "stroke-width": thick.toFixed(1), "stroke-dasharray": x1 <= x0 && from !== to ? "6 4" : null }));

@@ -77,7 +77,7 @@ _MISSING = _signs(
         "s a directory",
         "Permission denied",
     ],
-    r"(?:ERROR|Error)\b[: ]|File .{1,300} not found|Cannot open|Invalid `\w+` parameter|Usage: ",
+    r"(?:ERROR|Error)\b[: ]|File .{1,300} not found|Cannot open|Invalid `\w+`|Usage: ",
 )
 # A program's own complaint, with the shell's name and line before it or not.
 _COMPLAINT = re.compile(
@@ -115,6 +115,7 @@ _FAILED = _signs(
         "\nRan 0 tests",
         "collected 0 items",
         "INTERNALERROR",
+        "ImportError while loading conftest",
         "\nERROR: not found",
         "file or directory not found",
         "FAILURES!",
@@ -129,6 +130,7 @@ _PASSED = _signs(
 )
 _HEADER = re.compile(r"\[File: (.{1,500}?) \((\d{1,9}) lines total\)\]")
 _COLON_LINE = re.compile(r"^(\d{1,9}):(.*)$", re.M)
+_CURSORS = ("<<<<< START CURSOR >>>>>", "<<<<< END CURSOR >>>>>")
 _TAB_LINE = re.compile(r"^ {0,9}(\d{1,9})[\t ](.*)$", re.M)
 _FOLDER = re.compile(r"\(Current directory: (/[^\n()]{0,300})\)|\[Current working directory: (/[^\n\]]{0,300})\]")
 _WRAPPING = re.compile(
@@ -295,6 +297,15 @@ def shown_lines(answer: str, first: int = 0) -> dict[int, str]:
         if 2 * len(lines) < len(body):
             return dict(enumerate(body, first))
     return lines
+
+
+def cursors(answer: str) -> tuple[int, int] | None:
+    """The lines between the marks of a windowed editor's cursors; None where they are not both shown."""
+    start, end = answer.find(_CURSORS[0]), answer.find(_CURSORS[1])
+    if not 0 <= start < end:
+        return None
+    numbers = [int(found[1]) for found in _COLON_LINE.finditer(answer, start, end)]
+    return (numbers[0], numbers[-1]) if numbers else None
 
 
 def folder(text: str) -> str | None:

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 # Names under which agents offer a shell; matched in lower case, without a prefix such as `functions.`.
 SHELLS = word_set(
     "bash execute_bash shell sh terminal run_command run_shell_command run_terminal_cmd execute_command exec cmd "
-    "run execute run_bash bash_command local_shell run_in_terminal run_terminal_command"
+    "run execute run_bash bash_command local_shell run_in_terminal run_terminal_command exec_command shell_command "
+    "launch_process"
 )
+# Words in the names of other shells; such a tool takes a `command` and no file.
+_SHELL_LIKE = re.compile(r"exec|shell|bash|terminal|process|command|(?:^|_)cmd")
 # First words by which a line without any mark is taken for a command rather than prose, in this spelling only.
 _COMMANDS = word_set(
     "awk bash cat cd chmod conda coverage cp curl diff echo egrep env export fgrep file find git grep head ls make "
@@ -215,10 +218,15 @@ def _structured(call: Any) -> Call:
     return _named(name if isinstance(name, str) else str(function or "unknown"), arguments)
 
 
+def _is_text(arguments: dict[str, Any], names: tuple[str, ...]) -> bool:
+    return any(isinstance(arguments.get(name), (str, list)) and arguments[name] for name in names)
+
+
 def _named(name: str, arguments: dict[str, Any]) -> Call:
     """The call under a plain name; a shell's always as `bash` with `command`."""
-    short = re.split(r"[.:/]|__", name.strip())[-1].lower() or "unknown"
-    if short in SHELLS:
+    short = re.split(r"[.:/]|__", name.strip())[-1].lower().replace("-", "_") or "unknown"
+    alike = _SHELL_LIKE.search(short) and "path" not in arguments and _is_text(arguments, ("command", "cmd"))
+    if short in SHELLS or alike:
         names = ("command", "cmd", "script", "input", "code", "text")
         command: Any = next((arguments[k] for k in names if k in arguments), "")
         if "path" in arguments and command in ("view", "create", "str_replace"):

@@ -14,26 +14,28 @@ from functools import lru_cache
 from itertools import pairwise
 
 from rtmc.signatures.editors import understood_edit_block, understood_words
-from rtmc.signatures.edits import patch_effects
+from rtmc.signatures.edits import patch_effects, reversed_effects
 from rtmc.signatures.effects import Effect, Understood, Unit
 from rtmc.signatures.gitcommands import git_effects
 from rtmc.signatures.inplace import edited_in_place
 from rtmc.signatures.keys import word_set
+from rtmc.signatures.printed import printed
 from rtmc.signatures.programs import program_effects, source_of, unwrapped
-from rtmc.signatures.readers import SOME, read_effects, searched, shown, within
+from rtmc.signatures.readers import SOME, prints_lines, read_effects, searched, shown, within
+from rtmc.signatures.rewrites import joined, rewriting
 from rtmc.signatures.shell import Command, Pipeline, parse_shell
 
 _FINISH = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _WRITERS = word_set("cat echo printf tee base64")
-_READERS = word_set("cat less more nl head tail bat batcat sed awk view od xxd strings tac")
-_SEARCHERS = word_set("grep egrep fgrep rg ag ack find fd fdfind ls tree locate zgrep")
+_READERS = word_set("cat less more nl head tail bat batcat sed awk gawk mawk view od xxd strings tac")
+_SEARCHERS = word_set("grep egrep fgrep rg ag ack find fd fdfind ls dir tree locate zgrep")
 _QUIET = word_set(
     "echo printf true false : sleep export set unset source . clear pwd date env printenv which type whoami "
     "hostname alias ulimit wait read exit return activate deactivate test [ shopt trap umask history uname id "
-    "nproc"
+    "nproc popd dirs"
 )
 _FILTERS = word_set("grep egrep fgrep rg sort uniq wc cut tr column cat less more nl fold paste jq rev comm")
-_CUTTERS = word_set("head tail sed awk")
+_CUTTERS = word_set("head tail sed awk gawk mawk")
 # Options of xargs whose value is the next word.
 _XARGS = ("-n", "-P", "-L", "-I", "-i", "-d", "-a", "-s", "-E")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -79,9 +81,12 @@ class _Reading:
         self._strict = False  # `set -e`: every command holds back the next
         self._window = False
         self._cursors: tuple[int, int] | None = None
+        self._left: list[str] = []  # folders that `pushd` left
+        self._made: dict[str, Effect] = {}  # file -> the change of another one that it holds
 
     def understood(self) -> Understood:
-        return Understood(tuple(self._effects), self._folders[0], self._window, self._cursors, tuple(self._units))
+        effects = joined(self._effects, self._made) if self._made else self._effects
+        return Understood(tuple(effects), self._folders[0], self._window, self._cursors, tuple(self._units))
 
     def pipeline(self, commands: Pipeline) -> None:
         first = commands[0]
@@ -94,7 +99,7 @@ class _Reading:
         for place, command in enumerate(commands):
             words = unwrapped(command.words)
             before = commands[place - 1] if place else None
-            fed = None if before is None else _printed(before)
+            fed = None if before is None else printed(before)
             if before is not None and words and words[0] in _FILTERS | _CUTTERS | {"tee", "xargs"}:
                 stage = self._filtered(stage, words, command, fed)
             else:
@@ -105,7 +110,11 @@ class _Reading:
                 if before is not None and (text is not None or reads) and before.words[:1] in _FEEDERS:
                     stage = []  # it only fed this command
                 stage += self._command(words, replace(command, reads=reads), text, unit)
-            stage += self._outputs(command, words, commands, place)
+            written = self._outputs(command, words, commands, place)
+            change = rewriting(words, stage) if len(written) == 1 and written[0].aside else None
+            if change is not None and written[0].path:
+                self._made[written[0].path] = change
+            stage += written
         for effect in stage:
             # A name that the line does not spell may be any file.
             unknown = effect.path is not None and _VARIABLE.fullmatch(effect.path)
@@ -135,12 +144,15 @@ class _Reading:
         if not words:
             return []
         name = words[0].rpartition("/")[2]
+        if name == "popd" and self._left and unit not in self._failed:
+            self._folders[self._scope] = self._left.pop()
         if name in ("cd", "pushd"):
             target = next((w for w in words[1:] if not w.startswith("-") or w == "-"), "")
             folder = posixpath.join(self._folders[self._scope], target)
             if target and target[0] not in "-~$`":
                 self._units[unit] = replace(self._units[unit], folder=folder)
                 if unit not in self._failed:
+                    self._left += [self._folders[self._scope]] if name == "pushd" else []
                     self._folders[self._scope] = folder
             return [Effect("execute", folder if target[:1] != "-" else "", "cd", aside=True, shell=True)]
         editor = understood_words(words, command.text)
@@ -215,7 +227,7 @@ class _Reading:
         source = commands[0] if words[:1] == ["tee"] and command.text is None else command
         head = unwrapped(source.words)[:1]
         spelled = not head or head[0] in _WRITERS
-        text = _printed(source)
+        text = printed(source)
         if text is None and not head:
             text = ""
         found = [
@@ -229,17 +241,6 @@ class _Reading:
 
 # Commands that only feed what stands behind a bar.
 _FEEDERS = (["cat"], ["echo"], ["printf"])
-
-
-def _printed(command: Command) -> str | None:
-    """The text that a command gives to the next, where the line spells it."""
-    if command.text is not None:
-        return command.text
-    words = unwrapped(command.words)
-    if words[:1] not in (["echo"], ["printf"]):
-        return None
-    text = " ".join(w for w in words[1:] if w not in ("-n", "-e", "-en", "-ne"))
-    return (text.replace("\\n", "\n") if "-e" in words or words[0] == "printf" else text) + "\n"
 
 
 def _of_xargs(words: list[str], given: list[str]) -> list[Effect]:
@@ -283,7 +284,7 @@ def _effects_of(name: str, words: list[str], text: str | None, command: Command)
         return [Effect("execute", "", name, aside=True, shell=True)]
     if name == "cat" and (text is not None or (command.writes and not plain)):
         return [Effect("execute", "", name, aside=True, shell=True)] if not command.writes else []
-    if name in _READERS:
+    if name in _READERS or (name == "perl" and prints_lines(words)):
         return read_effects(name, words, command)
     if name == "find":
         return _found(words)
@@ -300,7 +301,8 @@ def _effects_of(name: str, words: list[str], text: str | None, command: Command)
         scope = "move" if name == "mv" else "copy"
         return [Effect("fileop", path, scope, target=target, shell=True) for path in sources]
     if name in ("chmod", "chown", "truncate"):
-        return [Effect("fileop", path, "mode", shell=True) for path in plain[1:]]
+        aside = name != "truncate"  # who may read or run a file says little of a step
+        return [Effect("fileop", path, "mode", shell=True, aside=aside) for path in plain[1:]]
     if name == "git":
         return git_effects(words, text, command.reads)
     if name == "patch":
@@ -313,18 +315,20 @@ def _effects_of(name: str, words: list[str], text: str | None, command: Command)
     quiet = name in _QUIET and "/" not in words[0]
     if quiet or (name in ("conda", "mamba") and plain[:1] in (["activate"], ["deactivate"], ["info"], ["list"])):
         return [Effect("execute", "", name, aside=True, shell=True)]
-    return program_effects(name, words, text)
+    return program_effects(name, words, text, command.reads)
 
 
 def _found(words: list[str]) -> list[Effect]:
     """`find`, and what it does to what it finds."""
     looked = searched("find", words)
+    name = looked[0].term
+    one = posixpath.join(looked[0].path or "", name) if name and not re.search(r"[*?\[/]", name) else None
     if "-delete" in words:
-        return [replace(e, category="fileop", scope="delete", term="") for e in looked]
+        return [replace(e, category="fileop", scope="delete", term="", path=one or e.path) for e in looked]
     run = next((i for i, w in enumerate(words) if w in ("-exec", "-execdir", "-ok")), None)
     rest = words[run + 1 :] if run else []
     done = _effects_of(rest[0], rest, None, Command([])) if rest else []
-    strong = [replace(e, path=looked[0].path) for e in done if e.category in ("modify", "create", "fileop")]
+    strong = [replace(e, path=one or looked[0].path) for e in done if e.category in ("modify", "create", "fileop")]
     return strong[:1] or looked
 
 
@@ -351,7 +355,7 @@ def _patched(words: list[str], plain: list[str], text: str | None, reads: str | 
     named = [w for before, w in pairwise(words) if w in plain and before not in valued]
     patched = patch_effects(text or "")
     if patched and any(w in ("-R", "--reverse") for w in words):
-        patched = [replace(e, old=e.new, new=e.old) for e in patched]
+        patched = reversed_effects(patched)
     if patched:
         return patched
     if named:  # `patch FILE PATCH`

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from rtmc.signatures.effects import Effect
+from rtmc.signatures.effects import Effect, Swap
 
 _HUNK = re.compile(r"^@@", re.M)
 
@@ -51,8 +52,7 @@ def patch_effects(text: str, shell: bool = True) -> list[Effect]:
         return list(_sections(text, shell))
     found: list[Effect] = []
     path, source, inside = "", "", False
-    old: list[str] = []
-    new: list[str] = []
+    hunks: list[list[str]] = []
 
     def close() -> Iterator[Effect]:
         if not path:
@@ -60,26 +60,51 @@ def patch_effects(text: str, shell: bool = True) -> list[Effect]:
         if path == "/dev/null":
             yield Effect("fileop", source, "delete", shell=shell)
         elif source == "/dev/null":
-            yield Effect("create", path, new="\n".join(new), shell=shell)
+            yield Effect("create", path, new=_side([line for hunk in hunks for line in hunk], "+"), shell=shell)
         else:
-            yield Effect("modify", path, "replace", old="\n".join(old), new="\n".join(new), shell=shell)
+            yield _patched(path, hunks, shell)
 
     for line in text.splitlines():
         if line.startswith("--- "):
             found += close()
-            path, old, new, source = "", [], [], _stripped(line[4:])
+            path, hunks, source = "", [], _stripped(line[4:])
             inside = False
         elif line.startswith("+++ "):
             path = _stripped(line[4:])
         elif _HUNK.match(line):
             inside = True
+            hunks.append([])
         elif line.startswith("diff --git "):
             inside = False
-        elif inside and line.startswith("-"):
-            old.append(line[1:])
-        elif inside and line.startswith("+"):
-            new.append(line[1:])
+        elif inside and line[:1] in ("-", "+", " ", ""):
+            hunks[-1].append(line)
     return found + list(close())
+
+
+def reversed_effects(effects: list[Effect]) -> list[Effect]:
+    """What the same patch does when it is taken back."""
+    return [
+        replace(e, old=e.new, new=e.old, swaps=tuple(replace(s, old=s.new, new=s.old) for s in e.swaps))
+        if e.category == "modify"
+        else Effect("fileop", e.path, "delete", shell=e.shell)
+        if e.category == "create"
+        else e
+        for e in effects
+    ]
+
+
+def _side(lines: list[str], signs: str) -> str:
+    return "\n".join(line[1:] for line in lines if line[:1] in signs or (not line and " " in signs))
+
+
+def _patched(path: str, hunks: list[list[str]], shell: bool) -> Effect:
+    """The change of a file by hunks: lines with the signs of a diff; an empty one is a context line cut short."""
+    for hunk in hunks:
+        while hunk and not hunk[-1]:  # between two files, or before the end of the text
+            hunk.pop()
+    lines = [line for hunk in hunks for line in hunk]
+    swaps = tuple(Swap(_side(hunk, " -"), _side(hunk, " +")) for hunk in hunks if any(h[:1] in "+-" for h in hunk if h))
+    return Effect("modify", path, "replace", old=_side(lines, "-"), new=_side(lines, "+"), shell=shell, swaps=swaps)
 
 
 def _stripped(name: str) -> str:
@@ -92,12 +117,16 @@ def _sections(text: str, shell: bool) -> Iterator[Effect]:
         head, _, body = part.partition("\n")
         verb, _, path = head.partition(" File: ")
         path = path.strip()
-        lines = body.splitlines()
-        old = "\n".join(line[1:] for line in lines if line.startswith("-"))
-        new = "\n".join(line[1:] for line in lines if line.startswith("+"))
+        lines = [line for line in body.splitlines() if not line.startswith("***")]
         if verb == "Delete":
             yield Effect("fileop", path, "delete", shell=shell)
         elif verb == "Add":
-            yield Effect("create", path, new=new, shell=shell)
+            yield Effect("create", path, new=_side(lines, "+"), shell=shell)
         else:
-            yield Effect("modify", path, "replace", old=old, new=new, shell=shell)
+            hunks: list[list[str]] = [[]]
+            for line in lines:
+                if _HUNK.match(line):
+                    hunks.append([])
+                elif line[:1] in ("-", "+", " ", ""):
+                    hunks[-1].append(line)
+            yield _patched(path, hunks, shell)

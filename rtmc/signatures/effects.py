@@ -17,6 +17,24 @@ PRECEDENCE = ("finish", "modify", "create", "fileop", "install", "test", "execut
 
 
 @dataclass(frozen=True, slots=True)
+class Swap:
+    """One text, or what a pattern matches, put in the place of another.
+
+    old, new   the texts; with a `dialect` (rtmc/signatures/patterns.py), a pattern and its replacement
+    count      how many are replaced, from the first on; 0 = all; ONLY = there has to be one, as editors demand
+    """
+
+    old: str
+    new: str
+    count: int = -1
+    dialect: str = ""
+
+
+# As `Swap.count`.
+ONLY = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
     """One effect of an action.
 
@@ -28,8 +46,10 @@ class Effect:
                expressions) / "undo" / "patch"; fileop: "delete" / "move" / "copy" / "revert" / another word; else a
                word that the action key shows
     lines      view: first and last line, 1-based, inclusive; -1 = to the end, other negative = counted from the end;
-               modify "range": the lines that are replaced (first > last: inserted before `first`)
+               modify "range": the lines that are replaced (first > last: inserted before `first`); "insert": the
+               same, where the place is told
     old, new   text before and after, where the action says it; of a programme, it is in `new`
+    swaps      modify "replace": what is replaced, one after the other, where it is told in several parts or by patterns
     target     move and copy: where to
     term       what was searched for
     aside      says nothing of the step's class when the step has another effect (an `echo`, a log file written)
@@ -48,6 +68,7 @@ class Effect:
     aside: bool = False
     shell: bool = False
     unit: int = -1
+    swaps: tuple[Swap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

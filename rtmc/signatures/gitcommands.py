@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
-from rtmc.signatures.edits import patch_effects
+from rtmc.signatures.edits import patch_effects, reversed_effects
 from rtmc.signatures.effects import Effect
 from rtmc.signatures.keys import word_set
 from rtmc.signatures.paths import WHOLE
 from rtmc.signatures.readers import searched
 
-_LOOKS = word_set("diff show log blame status branch rev-parse ls-files remote describe tag")
+_LOOKS = word_set("diff show log blame status branch rev-parse remote describe tag")
 # With one of these `git apply` only says what it would do.
 _DRY = ("--check", "--stat", "--numstat", "--summary")
 
@@ -41,6 +41,8 @@ def git_effects(words: list[str], text: str | None, reads: str | None) -> list[E
         return [Effect("fileop", path, "move", target=plain[-1], shell=True) for path in plain[:-1]]
     if verb == "grep":
         return searched("grep", ["grep", *rest[1:]])
+    if verb == "ls-files":
+        return [Effect("search", path, shell=True) for path in plain or [""]]
     if verb in _LOOKS:
         paths = after if after else [p for p in plain if _is_file([p])]
         return [Effect("view", path, f"git-{verb}", shell=True) for path in paths[:1] or [WHOLE]]
@@ -57,7 +59,7 @@ def _applied(verb: str, rest: list[str], plain: list[str], text: str | None, rea
         return [Effect("execute", plain[0] if plain else "", "git-apply-check", shell=True)]
     patched = [] if text is None else patch_effects(text)
     if patched and any(w in ("-R", "--reverse") for w in rest):
-        patched = [Effect(e.category, e.path, e.scope, old=e.new, new=e.old, shell=True) for e in patched]
+        patched = reversed_effects(patched)
     source = next((w for w in plain if w != "-"), reads or "")
     return patched or [Effect("modify", source, "patch", new=text, shell=True)]
 

@@ -9,13 +9,18 @@ import re
 from itertools import pairwise
 
 from rtmc.signatures.effects import Effect
-from rtmc.signatures.sed import substitution
+from rtmc.signatures.sed import perl_swap
 
 _IN_PLACE = {
     "sed": re.compile(r"-[nrEsuz]*i|--in-place"),
     "perl": re.compile(r"-[pnlaw0-9]*i"),
     "ruby": re.compile(r"-[pnla]*i"),
 }
+_AWKS = ("awk", "gawk", "mawk", "nawk")
+# A programme that is one substitution in every line.
+_GSUB = re.compile(
+    r"\s*\{\s*(g?sub)\(/((?:[^/\\\n]|\\.){1,500})/,\s*\"((?:[^\"\\\n/]|\\.){0,500})\"\)[;\s]*(?:print[;\s]*)?\}\s*;?\s*1?\s*"
+)
 _SCRIPT = re.compile(r"-[a-zA-Z]*c|--cmd|-S")
 _WRITES = re.compile(r"(?:^|\n|[|:\s])(?:wq?a?|x|up(?:date)?)!?\s*(?:$|\n)")
 
@@ -25,6 +30,8 @@ def edited_in_place(name: str, words: list[str], text: str | None = None) -> lis
     standard input holds."""
     if name in _IN_PLACE:
         return _programme(name, words) if any(_IN_PLACE[name].match(w) for w in words[1:]) else []
+    if name in _AWKS:
+        return programme_effects(name, words) if ("-i", "inplace") in pairwise(words) else []
     if name in ("ed", "ex", "vi", "vim", "nvim"):
         pairs = list(pairwise(words))
         scripts = [after for word, after in pairs if _SCRIPT.fullmatch(word)]
@@ -39,6 +46,21 @@ def edited_in_place(name: str, words: list[str], text: str | None = None) -> lis
         known = written and not written.startswith("/dev/")
         return [Effect("create", written, "overwrite", new=text, shell=True)] if known else []
     return []
+
+
+def programme_effects(name: str, words: list[str]) -> list[Effect]:
+    """What the programme of a sed or an awk does to its files, or would if it wrote into them."""
+    if name == "sed":
+        return _programme(name, words)
+    if name not in _AWKS:
+        return []
+    plain = [w for before, w in pairwise(words) if not w.startswith("-") and before not in ("-i", "-v", "-F", "-f")]
+    programme, paths = (plain[0], plain[1:]) if plain else ("", [])
+    found = _GSUB.fullmatch(programme)
+    if found is None:
+        return [Effect("modify", path, "patch", new=programme, shell=True) for path in paths]
+    text = f"s/{found[2]}/{found[3]}/{'g' if found[1] == 'gsub' else ''}"
+    return [Effect("modify", path, "sed-E", new=text, shell=True) for path in paths]
 
 
 def _programme(name: str, words: list[str]) -> list[Effect]:
@@ -66,9 +88,8 @@ def _programme(name: str, words: list[str]) -> list[Effect]:
         programmes.append(paths.pop(0))
     programme = "\n".join(programmes)
     scope = "patch" if name == "ruby" else "perl" if name == "perl" else "sed-E" if extended else "sed"
-    old = None
+    swap = perl_swap(programme) if name == "perl" and whole else None
     if name == "perl" and whole:
-        pair = substitution(programme)
-        old, programme = pair if pair is not None else (None, programme)
-        scope = "replace" if pair is not None else "patch"
-    return [Effect("modify", path, scope, old=old, new=programme, shell=True) for path in paths or [""]]
+        scope = "patch" if swap is None else "replace"
+    swaps = () if swap is None else (swap,)
+    return [Effect("modify", path, scope, new=programme, shell=True, swaps=swaps) for path in paths or [""]]

@@ -15,8 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rtmc.signatures import answers
-from rtmc.signatures.effects import Effect, Understood, Unit
+from rtmc.signatures import answers, refusals
+from rtmc.signatures.effects import CLASSES, Effect, Understood, Unit
 from rtmc.signatures.keys import word_set
 
 # Programs whose silence says that they succeeded.
@@ -48,9 +48,7 @@ class Outcome:
         return self.ok is False and (not self.named or effect.path in self.named)
 
 
-_NOTHING_RAN = re.compile(
-    r"(?:sh: |eval: )[^\n]*syntax error near unexpected|\n[^\n]{0,80}is not allowed\. Please use a"
-)
+_NOTHING_RAN = re.compile(r"(?:sh: |eval: )[^\n]*syntax error near unexpected")
 _TOOL_FAILED = re.compile(r"Error executing command:|\A\s*(?:Error: |<(?:tool_use_)?error>)")
 # What a program says under its name without complaining.
 _CALM = re.compile(r"Nothing to be done|is up to date|Entering directory|Leaving directory|[Ww]arning|[Nn]ote: ")
@@ -66,12 +64,26 @@ def outcomes(understood: Understood, text: str | None, status: int | None) -> li
     found = [Outcome(hidden="2" in unit.hides) for unit in units]
     if text is None:
         return found
+    if refusals.not_run(text):
+        for outcome in found:
+            outcome.ok = False
+        return found
     if status is None and _TOOL_FAILED.search(text):
         status = 1
     chain = _chain(units)
     _complained(units, effects, found, text)
     _crashed(units, effects, found, text)
     _tested(units, effects, found, text)
+    halted = refusals.stopped(text)
+    if halted or refusals.killed(text):
+        place = _longest(effects, found)
+        found[place : place + 1] = [Outcome(ok=False, status=status)]
+        status = None
+        if halted:
+            _walk(units, effects, found)
+            for outcome in found[place + 1 :]:
+                outcome.ran = False
+            return found
     if status == 0:
         for place in chain:
             tested = any(e.category == "test" for e in effects[place])
@@ -82,6 +94,23 @@ def outcomes(understood: Understood, text: str | None, status: int | None) -> li
         _blame(units, effects, found, [place for place in chain if found[place].ran], int(status or 0))
         _walk(units, effects, found)
     return found
+
+
+def _longest(effects: Sequence[list[Effect]], found: Sequence[Outcome]) -> int:
+    """The unit that was stopped, of those that do not tell how they ended: the first that runs a program, else the
+    first that does anything."""
+
+    def first(categories: Sequence[str]) -> int | None:
+        told = (
+            place
+            for place, there in enumerate(effects)
+            if found[place].ok is None and any(e.category in categories and not e.aside for e in there)
+        )
+        return next(told, None)
+
+    place = first(_FALLIBLE)
+    place = first(CLASSES) if place is None else place
+    return max(len(found) - 1, 0) if place is None else place
 
 
 def _chain(units: Sequence[Unit]) -> list[int]:

@@ -10,7 +10,7 @@ import re
 
 from rtmc.signatures.effects import Effect
 from rtmc.signatures.keys import word_set
-from rtmc.signatures.scripts import python_effects
+from rtmc.signatures.scripts import python_effects, python_views
 
 _RUNNERS = word_set("pytest py.test nosetests nose2 tox nox ctest trial unittest jest mocha vitest phpunit rspec")
 _INSTALLERS = word_set(
@@ -26,7 +26,11 @@ _TEST_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:unit)?-?(?:tests?|check|pytest|verif
 _VALUED = word_set(
     "-k -m -p -c -n -o -W -e --tb --maxfail --rootdir --settings --parallel --timeout --durations --pattern -s -t"
 )
-_INTERPRETERS = re.compile(r"(?:python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
+_INTERPRETERS = re.compile(r"(?:i?python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
+# Modules that run the script they are given.
+_WATCHERS = word_set(
+    "pdb ipdb cProfile profile trace memory_profiler line_profiler kernprof viztracer scalene tracemalloc"
+)
 _TEST_PROGRAM = re.compile(r"(?:run[_-]?)?tests?(?:\.sh)?")
 _TEST_FILE = re.compile(r"(?:test_.*|.*_tests?|tests?|runtests|conftest)\.(?:py|js|ts|rb|go)")
 
@@ -86,8 +90,9 @@ def _past_options(words: list[str], valued: tuple[str, ...]) -> list[str]:
     return words
 
 
-def program_effects(name: str, words: list[str], text: str | None) -> list[Effect]:
-    """Effects of a program: a test run, an installation, a script, or `execute` with its name."""
+def program_effects(name: str, words: list[str], text: str | None, reads: str | None = None) -> list[Effect]:
+    """Effects of a program: a test run, an installation, a script, or `execute` with its name. `text` is what its
+    standard input holds, `reads` the file that it comes from."""
     plain = [w for w in words[1:] if not w.startswith("-")]
     if name in _RUNNERS:
         return [_test(words[1:], module=name in ("trial", "unittest"))]
@@ -107,8 +112,8 @@ def program_effects(name: str, words: list[str], text: str | None) -> list[Effec
     if name in ("manage.py", "runtests.py", "setup.py") or _TEST_FILE.fullmatch(name):
         return _script(words[0], words[1:])
     if _INTERPRETERS.fullmatch(name):
-        return _interpreted(name, words, text)
-    if "/" in words[0]:
+        return _interpreted(name, words, text, reads)
+    if "/" in words[0] or re.fullmatch(r"[\w.-]+\.(?:py|sh)", name):
         return _script(words[0], words[1:])
     if "=" in words[0]:
         return [Effect("execute", "", "assign", aside=True, shell=True)]
@@ -131,9 +136,9 @@ def source_of(words: list[str], fed: bool) -> str:
     return "<stdin>" if fed else ""
 
 
-def _interpreted(name: str, words: list[str], text: str | None) -> list[Effect]:
+def _interpreted(name: str, words: list[str], text: str | None, reads: str | None) -> list[Effect]:
     """`python script`, `python -m module`, `python -c code`, `python - <<EOF`."""
-    python = name.startswith(("python", "pypy"))
+    python = name.startswith(("python", "ipython", "pypy"))
     rest = words[1:]
     while rest and rest[0].startswith("-") and rest[0] != "-":
         option = rest[0]
@@ -146,12 +151,12 @@ def _interpreted(name: str, words: list[str], text: str | None) -> list[Effect]:
         return _script(rest[0], rest[1:])
     if text is not None:
         return _code(name, text, python)
-    return [Effect("execute", "", name, shell=True)]
+    return _script(reads, []) if reads else [Effect("execute", "", name, shell=True)]
 
 
 def _code(name: str, code: str, python: bool) -> list[Effect]:
     scope = "python" if python else name
-    written = python_effects(code) if python else []
+    written = python_effects(code) or python_views(code) if python else []
     if re.search(r"\bpytest\.main\(|\bunittest\.main\(", code):
         return [*written, Effect("test", "", new=code, shell=True)]
     return [*written, Effect("execute", "", scope, new=code, shell=True, aside=bool(written))]
@@ -165,6 +170,9 @@ def _module(module: str, rest: list[str]) -> list[Effect]:
     if module in ("pip", "pip3", "ensurepip"):
         install = next((w for w in rest if not w.startswith("-")), "") in ("install", "uninstall")
         return [_installed([module, *rest]) if install else Effect("execute", "", "pip", shell=True)]
+    if module in _WATCHERS:
+        script = _past_options(rest, ("-c", "-o", "-s", "-n", "-r", "-m"))
+        return _script(script[0], script[1:]) if script else [Effect("execute", "", module, shell=True)]
     if module in ("py_compile", "compileall", "flake8", "pyflakes", "pylint", "mypy", "ruff", "black", "isort"):
         path = next((w for w in rest if not w.startswith("-")), "")
         return [Effect("execute", path, module, shell=True)]

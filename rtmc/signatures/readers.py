@@ -18,8 +18,11 @@ SOME = (0, 0)
 def read_effects(name: str, words: list[str], command: Command) -> list[Effect]:
     """The effects of a reader such as cat, head or sed that changes nothing."""
     lines, paths = shown(name, words)
+    term = _sought(words) if name == "sed" else None
+    if term is not None:
+        return [Effect("search", path, term=term, shell=True) for path in paths or ([command.reads or ""])]
     paths = paths or ([command.reads] if command.reads else [])
-    if name == "awk" and lines is None:
+    if name.endswith("awk") and lines is None:
         return [Effect("search", path, shell=True) for path in paths]
     if lines is None:
         return [Effect("view", path, "full", shell=True) for path in paths]
@@ -50,9 +53,17 @@ def shown(name: str, words: list[str]) -> tuple[tuple[int, int] | None, list[str
         return ((number, -1) if count.startswith("+") else (-number, -1)), paths
     if name == "sed":
         return _sed_lines(rest)
-    if name == "awk":
-        programme = next((w for w in rest if not w.startswith("-")), "")
-        paths = [w for w in rest if not w.startswith("-")][1:]
+    if name in ("bat", "batcat"):
+        return _bat_lines(rest)
+    if name in ("less", "more"):
+        first = next((_digits(w[1:]) for w in rest if w.startswith("+") and _digits(w[1:]) is not None), None)
+        found = next((SOME for w in rest if w.startswith("+/")), None)
+        return found if first is None else (first, -1), [w for w in rest if w[:1] not in ("-", "+")]
+    if name == "perl":
+        return _perl_lines(rest)
+    if name.endswith("awk"):
+        plain = [w for before, w in pairwise(words) if not w.startswith("-") and before not in ("-v", "-F")]
+        programme, paths = next(iter(plain), ""), plain[1:]
         ends = re.search(r"NR\s*==\s*(\d{1,9})\s*,\s*F?NR\s*==\s*(\d{1,9})", programme)
         if ends:
             return (int(ends[1]), int(ends[2])), paths
@@ -67,6 +78,51 @@ def shown(name: str, words: list[str]) -> tuple[tuple[int, int] | None, list[str
     return None, [w for w in rest if not w.startswith("-")]
 
 
+def _bat_lines(rest: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
+    lines, paths, at = None, [], 0
+    while at < len(rest):
+        word = rest[at]
+        option, mark, value = word.partition("=")
+        if option in ("-r", "--line-range", "-l", "--language", "--style", "--theme", "--paging", "--color", "--wrap"):
+            if not mark:
+                at += 1
+                value = rest[at] if at < len(rest) else ""
+            found = re.fullmatch(r"(\d{0,9})(?:(:)\+?(\d{0,9}))?", value)
+            if option in ("-r", "--line-range") and found and value:
+                low, high = int(found[1] or 1), _digits(found[3] or "")
+                lines = (low, low if not found[2] else -1 if high is None else high)
+        elif not word.startswith("-"):
+            paths.append(word)
+        at += 1
+    return lines, paths
+
+
+_PERL_LINES = re.compile(
+    r"\s*print(?: \$_)? if (?:(?:\$\. ?==? ?)?(\d{1,9}) ?\.\. ?(?:\$\. ?== ?)?(\d{1,9})"
+    r"|\$\. ?>= ?(\d{1,9}) ?(?:&&|and) ?\$\. ?<= ?(\d{1,9}));?\s*"
+)
+
+
+def prints_lines(words: list[str]) -> bool:
+    """Whether a perl command prints some lines of its files by their numbers, and changes nothing."""
+    return _perl_lines(words[1:])[0] is not None
+
+
+def _perl_lines(rest: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
+    plain = [w for w in rest if not w.startswith("-")]
+    found = _PERL_LINES.fullmatch(plain[0]) if plain and any(re.fullmatch(r"-\w*n\w*e", w) for w in rest) else None
+    if found is None:
+        return None, plain[1:]
+    return (int(found[1] or found[3]), int(found[2] or found[4])), plain[1:]
+
+
+def _sought(words: list[str]) -> str | None:
+    """What `sed -n '/foo/p'` looks for."""
+    programmes = [w for w in words[1:] if not w.startswith("-")][:1]
+    found = re.fullmatch(r"\s*/((?:[^/\\\n]|\\.){1,200})/I?\s*p\s*", programmes[0]) if programmes else None
+    return found[1] if found is not None and _silent(words) else None
+
+
 def _sed_lines(rest: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
     programmes, paths, at = [], [], 0
     while at < len(rest):
@@ -79,6 +135,9 @@ def _sed_lines(rest: list[str]) -> tuple[tuple[int, int] | None, list[str]]:
         at += 1
     if not programmes and paths:
         programmes.append(paths.pop(0))
+    kept = re.fullmatch(r"\s*(\d{1,9}),(\d{1,9}|\$)\s*!\s*d\s*", programmes[0]) if len(programmes) == 1 else None
+    if kept is not None:
+        return (int(kept[1]), -1 if kept[2] == "$" else int(kept[2])), paths
     spans = []
     for programme in programmes:
         for m in re.finditer(r"(?:^|[;{\s])(\d{1,9})(?:,(?:(\d{1,9}|\$)|\+(\d{1,9})))?\s*p", programme):
@@ -117,8 +176,8 @@ def _digits(text: str) -> int | None:
 
 def searched(name: str, words: list[str]) -> list[Effect]:
     """The effects of a search tool: one a place it looks in ("" = the working directory)."""
-    if name in ("ls", "tree", "locate"):
-        valued = ("-I", "-w", "-T") if name == "ls" else ("-L", "-I", "-P", "-o")
+    if name in ("ls", "dir", "tree", "locate"):
+        valued = ("-I", "-w", "-T") if name in ("ls", "dir") else ("-L", "-I", "-P", "-o")
         return [Effect("search", path, shell=True) for path in _plain(words, valued) or [""]]
     if name in ("find", "fd", "fdfind"):
         plain = _plain(words, ("-e", "-E", "-t", "-d"))

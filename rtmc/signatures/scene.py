@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from rtmc.signatures import answers
+from rtmc.signatures import answers, refusals
 from rtmc.signatures.calls import Call, calls_of
-from rtmc.signatures.changes import Contents, change_of, digest
+from rtmc.signatures.changes import Known, change_of, digest
 from rtmc.signatures.commands import understood_command
-from rtmc.signatures.editors import UNREAD, understood_call
+from rtmc.signatures.contents import Contents
+from rtmc.signatures.editors import understood_call
 from rtmc.signatures.edits import patch_effects
 from rtmc.signatures.effects import PRECEDENCE, Effect, Understood
 from rtmc.signatures.outcomes import Outcome, outcomes
 from rtmc.signatures.paths import Place
+from rtmc.signatures.tools import UNREAD
 from rtmc.signatures.worktree import Worktree
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Done:
     scope     as the action key says it
     ok        True = done, False = failed or refused, None = the answer does not say (or there is none)
     codes     OPS codes that the file gains
+    void      the environment did not run the action: whatever it says, nothing happened
+    after     what is known of the file that was changed
     """
 
     effect: Effect
@@ -55,6 +59,8 @@ class Done:
     scope: str = ""
     ok: bool | None = None
     codes: tuple[str, ...] = ()
+    void: bool = False
+    after: Known | None = None
 
     def key(self) -> str:
         """`category:scope@target[:result]`."""
@@ -146,6 +152,7 @@ class Scene:
         answer = None if answer is None else answers.plain(answer)
         known = None if answer is None else answers.ends(answer)
         status = None if known is None else answers.exit_status(known)
+        void = known is not None and refusals.not_run(known)
         if call.name == "bash":
             command = call.arguments["command"]
             status = 1 if refused and status is None else status
@@ -159,13 +166,15 @@ class Scene:
                 told = outcomes(understood, known, status)
         else:
             understood, told = understood_call(call), []
+        refused = refused or void or (known is not None and refusals.stopped(known))
         shown = answers.header(known) if known is not None and understood.window else None
         reply = _Reply(answer, known, status, refused, shown, told)
         effects = [e for e in understood.effects[:_MAX_EFFECTS] if e.unit < 0 or told[e.unit].ran]
         effects = [part for e in effects for part in self._patched(e, known)] or [_NOTHING]
         done: list[Done] = []
         for effect in effects[:_MAX_EFFECTS]:
-            done.append(self._bound(effect, [*earlier, *done], reply))
+            bound = self._bound(effect, [*earlier, *done], reply)
+            done.append(replace(bound, void=True) if void else bound)
         return CallReading(understood, tuple(done), answer, known or "", shown)
 
     def _patched(self, effect: Effect, known: str | None) -> list[Effect]:
@@ -255,17 +264,29 @@ class Scene:
             effect = replace(effect, category="modify")
         if effect.scope == "undo":
             return Done(effect, name, "undo", ok)
-        lines = {} if made else self._contents.lines(name)
-        old, new = change_of(effect, lines, None if made else self._contents.text(name), self._cursors)
+        change = change_of(effect, self._known(effect, name, before), self._cursors_in(name))
+        old, new = change.old, change.new
         chars = self._options.hash_chars
         mark = f":{digest(old or '', new, chars)}" if chars and (old or new) else ""
         if effect.category == "create":
             filled = (f"I{mark}",) if new else ()
-            return Done(effect, name, mark[1:], ok, ("C", *filled))
+            return Done(effect, name, mark[1:], ok, ("C", *filled), after=change.after)
         # An insertion is an edit that is known to replace nothing.
         inserted = old == "" and (new != "" or effect.scope == "insert")
         kind, code = ("insert", "I") if inserted else ("replace", "M")
-        return Done(effect, name, f"{kind}{mark}", ok, (f"{code}{mark}",))
+        return Done(effect, name, f"{kind}{mark}", ok, (f"{code}{mark}",), after=change.after)
+
+    def _known(self, effect: Effect, name: str, before: list[Done]) -> Known:
+        """What is known of the file when the effect comes, of which those `before` are not folded yet."""
+        for done in reversed(before):
+            if done.name == name and done.effect.category in ("create", "modify", "fileop") and done.ok is not False:
+                return done.after or Known({})
+        window = self._contents.window(name) if effect.scope == "window" else None
+        return Known(self._contents.lines(name), self._contents.whole(name), window)
+
+    def _cursors_in(self, name: str) -> tuple[int, int] | None:
+        """Where the editor's cursors are; a file of one line leaves no choice."""
+        return self._cursors or ((1, 1) if self._totals.get(name) == 1 else None)
 
 
 def _strength(done: Done) -> tuple[int, bool]:

@@ -9,12 +9,19 @@ import ast
 import re
 import warnings
 
-from rtmc.signatures.effects import Effect
+from rtmc.signatures.effects import Effect, Swap
+from rtmc.signatures.keys import word_set
 from rtmc.signatures.sed import line_edit
 
 # What these may hold in a log is not worth a parse.
 _MAX_CODE = 100_000
 _WRITES = re.compile(r"open\(|write_|unlink|remove\(|rmtree|fileinput")
+# A script that calls nothing else only shows.
+_MAX_SHOWN = 2000
+_SHOWING = word_set(
+    "print open read readlines readline read_text splitlines split join Path enumerate strip rstrip lstrip len range "
+    "str repr format list"
+)
 _LINES = ("readlines", "splitlines", "split")
 
 
@@ -31,6 +38,29 @@ def python_effects(code: str) -> list[Effect]:
         return _Script(tree).effects()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
+
+
+def python_views(code: str) -> list[Effect]:
+    """The files under paths that it spells out that a script does nothing but print, whole or some lines of."""
+    if len(code) > _MAX_SHOWN or "print" not in code or not re.search(r"open\(|read_text", code):
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+        called = [getattr(n.func, "id", _method_of(n)) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+        if "print" not in called or not _SHOWING.issuperset(called):
+            return []
+        paths = _Script(tree).looked_at()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    cuts = [n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
+    if not cuts:
+        return [Effect("view", path, "full", shell=True) for path in paths]
+    low, high = _index(cuts[0].slice.lower or ast.Constant(0)), _index(cuts[0].slice.upper)  # type: ignore[attr-defined]
+    lines = None if low is None or len(cuts) > 1 or len(paths) > 1 else (low + 1, -1 if high is None else high)
+    scope = "some" if lines is None else "partial"
+    return [Effect("view", path, scope, lines=lines, shell=True) for path in paths]
 
 
 def calls_in_code(code: str) -> list[tuple[str, list[object], dict[str, object]]]:
@@ -60,7 +90,7 @@ class _Script:
         self._written: dict[str, list[str | None]] = {}
         self._read: set[str] = set()
         self._appended: set[str] = set()
-        self._replaced: list[tuple[str, str]] = []
+        self._replaced: list[tuple[tuple[int, int], Swap]] = []  # (place in the script, what is replaced)
         self._edits: list[tuple[int, int, str | None] | None] = []  # None = one that is not spelled out
         self._deleted: list[str] = []
         self._opened: dict[str, str] = {}  # handle and mode -> path
@@ -89,6 +119,10 @@ class _Script:
                 found.append(Effect("create", path, "overwrite", new=known, shell=True))
         return found + [Effect("fileop", path, "delete", shell=True) for path in self._deleted]
 
+    def looked_at(self) -> list[str]:
+        """The files that the script reads, if it changes none."""
+        return [] if self._written or self._deleted else sorted(self._read)
+
     def _modified(self, path: str, known: str | None) -> Effect:
         if self._edits and not self._replaced:
             edits = [edit for edit in self._edits if edit is not None]
@@ -98,8 +132,9 @@ class _Script:
                 programme = "\n".join(line_edit(*edit) for edit in edits)
                 return Effect("modify", path, "sed", new=programme, shell=True)
         if self._replaced:
-            old, new = "\n".join(a for a, _ in self._replaced), "\n".join(b for _, b in self._replaced)
-            return Effect("modify", path, "replace", old=old, new=new, shell=True)
+            swaps = tuple(swap for _, swap in sorted(self._replaced, key=lambda found: found[0]))
+            old, new = "\n".join(swap.old for swap in swaps), "\n".join(swap.new for swap in swaps)
+            return Effect("modify", path, "replace", old=old, new=new, shell=True, swaps=swaps)
         return Effect("modify", path, "overwrite" if known is not None else "replace", new=known, shell=True)
 
     def _text(self, node: ast.expr | None, depth: int = 0) -> str | None:
@@ -124,6 +159,25 @@ class _Script:
             return "\n".join(str(part).removesuffix("\n") for part in parts)
         text = self._text(node)
         return None if text is None else text.removesuffix("\n")
+
+    def _swap(self, node: ast.Call, verb: str, value: ast.expr) -> Swap | None:
+        """What `text.replace(old, new)`, `re.sub(pattern, new, text)` or `re.compile(pattern).sub(new, text)` replaces,
+        where the script spells it."""
+        arguments, named = list(node.args), {k.arg: k.value for k in node.keywords}
+        dialect = ""
+        if verb != "replace":
+            dialect = "python"
+            if not (isinstance(value, ast.Name) and value.id == "re"):
+                made = self._names.get(value.id, value) if isinstance(value, ast.Name) else value
+                if _method_of(made) != "compile" or not isinstance(made, ast.Call) or len(made.args) != 1:
+                    return None
+                arguments.insert(0, made.args[0])
+            del arguments[2:3]
+        if len(arguments) < 2 or "flags" in named or len(arguments) > 3:
+            return None
+        old, new = self._text(arguments[0]), self._text(arguments[1])
+        count = _index(arguments[2] if len(arguments) > 2 else named.get("count", ast.Constant(0)))
+        return None if old is None or new is None or count is None else Swap(old, new, count, dialect)
 
     def _handled(self, call: ast.expr) -> tuple[str, str] | None:
         """(path, mode) of a call of `open`."""
@@ -206,10 +260,10 @@ class _Script:
             paths = [opening[0]] if opening else [self._opened[h] for h in handles if h in self._opened]
             for written in paths[:1]:
                 self._written.setdefault(written, []).append(first)
-        elif verb in ("replace", "sub") and len(node.args) >= 2:
-            pair = (self._text(node.args[0]), self._text(node.args[1]))
-            if pair[0] is not None and pair[1] is not None:
-                self._replaced.append((pair[0], pair[1]))
+        elif verb in ("replace", "sub", "subn") and node.args:
+            swap = self._swap(node, verb, value)
+            if swap is not None:
+                self._replaced.append(((node.end_lineno or 0, node.end_col_offset or 0), swap))
         elif verb == "insert" and len(node.args) == 2 and self._is_lines(value):
             span, text = _span(node.args[0]), self._lines_text(node.args[1])
             self._edits.append(None if span is None or text is None else (span[0], span[0] - 1, text))

@@ -1,26 +1,30 @@
 """Programmes that change lines in place: sed's `s`, `d`, `c`, `a`, `i`, and perl's `s///`, in the dialect they use.
 
-What this is not: a sed. A pattern with groups, classes or repetition other than `.*` is not followed, since no pattern
-from a log may take more than linear time; what such a programme changes stays unknown.
-Source: GNU sed's manual, sections 3 and 4 (text of `a`, `i`, `c`, its escapes and its one-line form).
+What this is not: a sed. Of regular expressions those of rtmc/signatures/patterns.py are followed; what another one
+changes stays unknown.
+Source: GNU sed's manual, sections 3 and 4 (addresses, text of `a`, `i`, `c`, its escapes and its one-line form).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-# Dialects of regular expressions: basic, extended, perl's. They are the scopes of effects whose `new` is a programme.
-DIALECTS = ("sed", "sed-E", "perl")
+from rtmc.signatures.effects import Swap
+from rtmc.signatures.patterns import MAX_STEPS, Pattern, TooLongError, compiled, filled_in, replaced
+
+# Dialects of programmes: they are the scopes of effects whose `new` is a programme.
+PROGRAMMES = ("sed", "sed-E", "perl")
 _ADDRESS = re.compile(r"\d{1,9}|\$|\+\d{1,9}|/((?:[^/\\\n]|\\.){1,500})/")
+_CONDITION = re.compile(r"[ \t]+if[ \t]*\(?(?:\$\.[ \t]*==[ \t]*(\d{1,9})|(/(?:[^/\\\n]|\\.){1,500}/))\)?")
 _MAX_COMMANDS = 50
-_MAX_LINE = 2000
+_PAIRED = {"{": "}", "(": ")", "[": "]", "<": ">"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """One command: first and last address as written (None = none), verb, and its pattern, replacement and flags, or
-    its text."""
+    """One command: first and last address as written (None = none), whether they are turned round by `!`, verb, and its
+    pattern, replacement and flags, or its text."""
 
     low: str | None
     high: str | None
@@ -28,48 +32,71 @@ class _Command:
     pattern: str = ""
     text: str = ""
     flags: str = ""
+    negated: bool = False
 
 
-def sed_change(programme: str, lines: dict[int, str], dialect: str = "sed") -> tuple[str, str] | None:
-    """(old, new) lines that a programme changes in the known lines of a file; None where that is not told."""
+def sed_change(
+    programme: str, lines: dict[int, str], dialect: str = "sed", whole: bool = True
+) -> dict[int, str] | None:
+    """The known lines of a file by number as a programme leaves them; None where that is not told, or where it changes
+    none of them. `whole`: they are all that the file has."""
     commands = _commands(programme, dialect)
     if not commands or not lines:
         return None
     numbers = sorted(lines)
-    spans = [_span(command, lines, numbers, dialect) for command in commands]
-    if any(span is None for span in spans):
+    patterns = [_pattern(c.pattern, dialect, c.flags) if c.verb == "s" else None for c in commands]
+    size = sum(map(len, lines.values())) + len(lines)
+    if any(p is not None and not p.needs and len(p.parts) * size > 2 * MAX_STEPS for p in patterns):
         return None
-    old: list[str] = []
-    new: list[str] = []
-    for number in numbers:
+    try:
+        spans = [_span(command, lines, numbers, dialect, whole) for command in commands]
+        after = _changed(commands, patterns, spans, lines, dialect)
+    except TooLongError:
+        return None
+    return None if after == lines else after
+
+
+def _changed(
+    commands: list[_Command],
+    patterns: list[Pattern | None],
+    spans: list[set[int] | None],
+    lines: dict[int, str],
+    dialect: str,
+) -> dict[int, str] | None:
+    after: dict[int, str] = {}
+    shift = 0
+    for number in sorted(lines):
         before: list[str] = []
-        after: list[str] = []
+        behind: list[str] = []
         line: str | None = lines[number]
-        for command, span in zip(commands, spans, strict=True):
-            if span is None or number not in span or line is None:
+        for command, pattern, span in zip(commands, patterns, spans, strict=True):
+            if span is None:
+                return None
+            if number not in span or line is None:
                 continue
             if command.verb == "i":
                 before.append(command.text)
             elif command.verb == "a":
-                after.append(command.text)
+                behind.append(command.text)
             elif command.verb == "s":
-                changed = _substituted(command, line, dialect)
-                if changed is None:
+                line = None if pattern is None else _substituted(command, pattern, line, dialect)
+                if line is None:
                     return None
-                line = changed
             else:
                 line = None
-                if command.verb == "c" and number == max(span):
+                if command.verb == "c" and (number == max(span) or command.negated):
                     before.append(command.text)
-        kept = line == lines[number]
-        if not kept:
-            old.append(lines[number])
-        new += [*before, *([] if kept or line is None else [line]), *after]
-    return ("\n".join(old), "\n".join(new)) if old or new else None
+        put = "\n".join([*before, *([] if line is None else [line]), *behind])
+        made = put.split("\n") if before or behind or line is not None else []
+        for text in made:
+            after[number + shift] = text
+            shift += 1
+        shift -= 1
+    return after
 
 
 def sed_texts(programme: str, dialect: str = "sed") -> tuple[str | None, str]:
-    """The same where the file's lines are not known, as far as the programme spells it: the texts of a substitution,
+    """(old, new) where the file's lines are not known, as far as the programme spells it: the texts of a substitution,
     the text that is inserted. The old text is None where it is not told."""
     commands = _commands(programme, dialect)
     if not commands:
@@ -79,27 +106,35 @@ def sed_texts(programme: str, dialect: str = "sed") -> tuple[str | None, str]:
     first = commands[0]
     if len(commands) > 1 or first.verb != "s":
         return None, "\n".join(command.text for command in commands if command.text) or programme
-    pattern = re.sub(r"\\(\W)", r"\1", first.pattern.replace("\\n", "\n").replace("\\t", "\t"))
-    text = _replacement(first.text, "", dialect)
-    if (first.pattern == "$" and text.startswith("\n")) or (first.pattern == "^" and text.endswith("\n")):
-        return "", text.strip("\n")  # a line of its own after or before
-    if pattern.startswith("^") and not first.pattern.startswith("\\"):
-        pattern = pattern[1:]
-    if pattern.endswith("$") and not first.pattern.endswith("\\$"):
-        pattern = pattern[:-1]
-    return pattern, text
+    return swap_texts(Swap(first.pattern, first.text, dialect=dialect))
 
 
-def substitution(programme: str) -> tuple[str, str] | None:
-    """(old, new) of one substitution by perl of a text that its pattern spells, for files read whole; else None."""
+def swap_texts(swap: Swap) -> tuple[str, str]:
+    """(old, new) of a replacement, as far as its pattern spells them; the pattern and the replacement as they are
+    written where it does not."""
+    if not swap.dialect:
+        return swap.old, swap.new
+    if (swap.old == "$" and swap.new.startswith("\\n")) or (swap.old == "^" and swap.new.endswith("\\n")):
+        new = filled_in(swap.new, "", [(0, 0)], swap.dialect)
+        if new is not None:
+            return "", new.strip("\n")  # a line of its own after or before
+    pattern = compiled(swap.old, swap.dialect)
+    old = None if pattern is None else pattern.spelled()
+    if pattern is None or old is None:
+        return swap.old, swap.new
+    new = next((filled_in(swap.new, old, found, swap.dialect) for found in pattern.matches(old)), None)
+    return (swap.old, swap.new) if new is None else (old, new)
+
+
+def perl_swap(programme: str) -> Swap | None:
+    """The one substitution that a perl programme makes in a file read whole; else None."""
     commands = _commands(programme, "perl")
-    if len(commands) != 1 or commands[0].verb != "s" or _literal(commands[0].pattern, False, "perl") is None:
+    if len(commands) != 1 or commands[0].verb != "s" or commands[0].low is not None:
         return None
-    pattern = commands[0].pattern
-    if re.search(r"(?<!\\)[.^$]", pattern):
+    only = commands[0]
+    if set(only.flags) - {"g"} or compiled(only.pattern, "perl") is None:
         return None
-    plain = re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), pattern, flags=re.S)
-    return plain, _replacement(commands[0].text, "", "perl")
+    return Swap(only.pattern, only.text, 0 if "g" in only.flags else 1, "perl")
 
 
 def line_edit(low: int, high: int, text: str | None) -> str:
@@ -132,8 +167,12 @@ def _commands(programme: str, dialect: str) -> list[_Command]:
                 return []
         while programme[at : at + 1] in (" ", "\t"):
             at += 1
+        negated = programme[at : at + 1] == "!"
+        at += negated
         verb = programme[at : at + 1]
         at += 1
+        if negated and (low is None or verb == "{" or outer):
+            return []
         if verb == "{" and not outer:
             outer.append((low, high))
             continue
@@ -142,20 +181,23 @@ def _commands(programme: str, dialect: str) -> list[_Command]:
                 return []
             low, high = outer[-1]
         if verb == "d":
-            found.append(_Command(low, high, verb))
+            found.append(_Command(low, high, verb, negated=negated))
         elif verb and verb in "aic" and dialect != "perl":
             text, at = _text(programme, at)
-            found.append(_Command(low, high, verb, text=text))
+            found.append(_Command(low, high, verb, text=text, negated=negated))
         elif verb == "s":
-            cut = _cut(programme, at)
+            cut = _cut(programme, at, dialect)
             if cut is None:
                 return []
             pattern, replacement, at = cut
             flags = re.compile(r"[\dgipImM]*").match(programme, at)
             at = flags.end() if flags else at
+            condition = _CONDITION.match(programme, at) if dialect == "perl" and low is None else None
+            if condition is not None:
+                low, at = condition[1] or condition[2], condition.end()
             if programme[at : at + 1] not in ("", " ", "\t", "\n", ";", "}"):
                 return []
-            found.append(_Command(low, high, "s", pattern, replacement, flags[0] if flags else ""))
+            found.append(_Command(low, high, "s", pattern, replacement, flags[0] if flags else "", negated))
         else:
             return []
     return []
@@ -186,9 +228,18 @@ def _text(programme: str, at: int) -> tuple[str, int]:
     return "".join(parts), at
 
 
-def _cut(text: str, at: int) -> tuple[str, str, int] | None:
+def _cut(text: str, at: int, dialect: str) -> tuple[str, str, int] | None:
     """Pattern and replacement of the text after `s`, and where its flags begin."""
     mark = text[at : at + 1]
+    if dialect == "perl" and mark in _PAIRED:
+        pattern = _enclosed(text, at)
+        if pattern is None:
+            return None
+        at += len(pattern) + 2
+        while text[at : at + 1] in (" ", "\t", "\n"):
+            at += 1
+        replacement = _enclosed(text, at) if text[at : at + 1] in _PAIRED else None
+        return None if replacement is None else (pattern, replacement, at + len(replacement) + 2)
     if not mark or mark.isalnum() or mark in "\\\n \t{([<":
         return None
     parts, at = [""], at + 1
@@ -204,85 +255,86 @@ def _cut(text: str, at: int) -> tuple[str, str, int] | None:
     return (parts[0], parts[1], at) if len(parts) == 3 else None
 
 
-def _span(command: _Command, lines: dict[int, str], numbers: list[int], dialect: str) -> set[int] | None:
+def _enclosed(text: str, at: int) -> str | None:
+    """What stands between the bracket at `at` and the one that closes it."""
+    opening, depth, here = text[at], 0, at
+    while here < len(text):
+        if text[here] == "\\":
+            here += 1
+        elif text[here] == opening:
+            depth += 1
+        elif text[here] == _PAIRED[opening]:
+            depth -= 1
+            if not depth:
+                return text[at + 1 : here]
+        here += 1
+    return None
+
+
+def _span(command: _Command, lines: dict[int, str], numbers: list[int], dialect: str, whole: bool) -> set[int] | None:
     """The lines that a command is for; None where that is not told."""
+    if command.negated:
+        found = _span(replace(command, negated=False), lines, numbers, dialect, whole)
+        return None if found is None else set(numbers) - found
     if command.low is None:
-        return set(numbers) if command.verb in "sd" and command.low is None else None
-    low = _place(command.low, lines, numbers, dialect)
-    if low is None or (command.low.startswith("/") and command.high is not None):
-        return None
-    if command.high is None:
+        return set(numbers) if command.verb in "sd" else None
+    low = _place(command.low, lines, numbers, dialect, whole)
+    if low is None or command.high is None:
         return low
+    if command.low.startswith("/") or command.high.startswith("/"):
+        return _between(command, low, lines, numbers, dialect, whole)
     first = min(low, default=0)
     if command.high.startswith("+"):
         last = first + int(command.high[1:])
     else:
-        end = _place(command.high, lines, numbers, dialect)
-        if not end or command.high.startswith("/"):
+        end = _place(command.high, lines, numbers, dialect, whole)
+        if not end:
             return None
         last = max(min(end), first)
     found = {n for n in numbers if first <= n <= last}
     return found if len(found) == last - first + 1 else None
 
 
-def _place(address: str, lines: dict[int, str], numbers: list[int], dialect: str) -> set[int] | None:
+def _between(
+    command: _Command, low: set[int], lines: dict[int, str], numbers: list[int], dialect: str, whole: bool
+) -> set[int] | None:
+    """Lines from one that `low` has up to the next that the second address has: it is looked for from the line after,
+    if it is a pattern."""
+    high = command.high or ""
+    end = None if high.startswith("+") else _place(high, lines, numbers, dialect, whole)
+    if end is None and not high.startswith("+"):
+        return None
+    found: set[int] = set()
+    last: int | None = None  # of a range that is open, where that is told
+    is_open = False
+    for number in numbers:
+        if not is_open and number in low:
+            found.add(number)
+            last = number + int(high[1:]) if high.startswith("+") else None if high.startswith("/") else max(end or {0})
+            is_open = last is None or last > number
+        elif is_open:
+            found.add(number)
+            is_open = number not in (end or ()) if last is None else number < last
+    return found
+
+
+def _place(address: str, lines: dict[int, str], numbers: list[int], dialect: str, whole: bool) -> set[int] | None:
     if address == "$":
-        return {numbers[-1]}
+        return {numbers[-1]} if whole else None
     if address.startswith("/"):
-        expression = _literal(address[1:-1], False, dialect)
-        if expression is None or any(len(lines[n]) > _MAX_LINE for n in numbers):
-            return None
-        return {n for n in numbers if expression.search(lines[n])}
+        pattern = compiled(address[1:-1], dialect)
+        return None if pattern is None else {n for n in numbers if next(pattern.matches(lines[n]), None)}
     number = int(address.lstrip("+"))
     return {number} if number in lines else None
 
 
-def _substituted(command: _Command, line: str, dialect: str) -> str | None:
-    expression = _literal(command.pattern, "i" in command.flags.lower(), dialect)
+def _pattern(pattern: str, dialect: str, flags: str) -> Pattern | None:
+    return compiled(pattern, dialect, "i" in flags.lower())
+
+
+def _substituted(command: _Command, pattern: Pattern, line: str, dialect: str) -> str | None:
     which = re.sub(r"\D", "", command.flags)
-    if expression is None or len(line) > _MAX_LINE or which:
+    if len(which) > 3 or which == "0":
         return None
-    if dialect == "perl" and re.search(r"(?<!\\)\$[\w&{]|(?<!\\)@\w", command.text):
-        return None
-    once = "g" not in command.flags
-    return expression.sub(lambda m: _replacement(command.text, m[0], dialect), line, count=1 if once else 0)
-
-
-def _literal(pattern: str, ignore_case: bool, dialect: str) -> re.Pattern[str] | None:
-    """A regular expression of plain characters, `.`, one `.*`, `^` and `$`; None for any other."""
-    special = "[*" if dialect == "sed" else "[*(){}+?|"
-    made, at, stars = "", 0, 0
-    while at < len(pattern):
-        here, two = pattern[at], pattern[at : at + 2]
-        if here == "\\":
-            if len(two) < 2 or two[1].isdigit() or two[1] in "<>bBwWsSdDQEAzZ'`":
-                return None
-            if dialect == "sed" and two[1] in "(){}+?|":
-                return None
-            made += {"n": "\n", "t": "\t"}.get(two[1], re.escape(two[1]))
-            at += 2
-            continue
-        if two == ".*":
-            stars += 1
-            made += ".*"
-            at += 2
-            continue
-        if here in special or (dialect == "perl" and here in "$@" and at < len(pattern) - 1):
-            return None
-        if (here == "^" and at == 0) or (here == "$" and at == len(pattern) - 1) or here == ".":
-            made += here
-        else:
-            made += re.escape(here)
-        at += 1
-    return re.compile(made, re.I if ignore_case else 0) if made and stars < 2 else None
-
-
-def _replacement(text: str, matched: str, dialect: str) -> str:
-    """The text that a substitution puts in the place of what matched."""
-
-    def one(found: re.Match[str]) -> str:
-        if found[0] == "&":
-            return "&" if dialect == "perl" or not matched else matched
-        return {"n": "\n", "t": "\t"}.get(found[1], found[1] or "")
-
-    return re.sub(r"&|\\(.)", one, text, flags=re.S)
+    count = 0 if "g" in command.flags else 1
+    return replaced(pattern, command.text, line, dialect, int(which or 1), count)

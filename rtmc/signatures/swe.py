@@ -8,7 +8,8 @@ Chosen where the paper's page is silent
 - A step of several effects has the class that comes first in `effects.PRECEDENCE`; the state folds all of them.
 - A refused edit, a view of a file that is not there and a command that failed to write leave the state alone; what a
   failure before it held back (`pytest && sed -i ...`) is no effect at all (rtmc/signatures/outcomes.py).
-- A run of which nothing tells how it ended has no result and is not counted.
+- A run of which nothing tells how it ended has no result and is not counted. One that the environment stopped failed;
+  what it did not run at all is an error in the action key alone (rtmc/signatures/refusals.py).
 - An insertion is an edit that is known to replace no text; where what was replaced is not known, it is a replacement.
 - A change is hashed in a normal form (rtmc/signatures/changes.py), so that editors that take line ranges, old text or
   sed programmes meet on the same text: MD5(old + new), the first `hash_chars` digits.
@@ -137,13 +138,14 @@ class SweState(Scene):
         self._last = None
         self._actions[id(step)] = reading.main.key()
         for call in reading.calls:
+            self._place_cursors(call)
             for done in call.done:
+                if done.void:
+                    continue
                 if done.effect.category in self._signature.state_classes:
                     self._fold(done)
                 self._tracked(done, call)
                 self._remember(done, call)
-            if call.understood.cursors is not None:
-                self._cursors = call.understood.cursors
             if call.understood.folder:
                 self._place.enter(call.understood.folder)
             folder = answers.folder(call.text)
@@ -204,6 +206,26 @@ class SweState(Scene):
             return leaf if target == "." else f"{target}/{leaf}"
         return target
 
+    def _place_cursors(self, call: CallReading) -> None:
+        """Where a windowed editor's cursors are after a call: where the answer marks them, where the call sets them, or
+        around the text that it put in."""
+        if not call.understood.window or any(done.ok is False for done in call.done):
+            return
+        marked = None if call.answer is None else answers.cursors(call.answer)
+        if marked is not None:
+            self._cursors = marked
+            return
+        if call.understood.cursors is not None:
+            self._cursors = call.understood.cursors
+        for done in call.done:
+            effect = done.effect
+            if effect.category == "modify" and effect.scope in ("range", "cursors"):
+                span = effect.lines or self._cursors_in(done.name)
+                size = len((effect.new or "").split("\n"))
+                self._cursors = None if span is None else (span[0], span[0] + size - 1)
+            elif effect.category == "create" or (effect.category == "view" and effect.path):
+                self._cursors = None  # another file
+
     def _remember(self, done: Done, call: CallReading) -> None:
         """The open file, and what files hold, as far as the answer and the action show."""
         effect, answer = done.effect, call.answer
@@ -215,16 +237,26 @@ class SweState(Scene):
                 self._open = done.name
         if done.ok is False or effect.category not in ("view", "modify", "create", "fileop"):
             return
-        if effect.category == "create" and effect.new is not None:
-            self._contents.write(done.name, effect.new)
-        elif effect.category in ("create", "modify"):
-            self._contents.forget(done.name)
-            self._totals.pop(done.name, None)
+        if effect.category in ("create", "modify"):
+            if done.after is None:
+                self._contents.forget(done.name)
+            else:
+                self._contents.put(done.name, done.after.lines, done.after.whole)
+            if call.shown is None:
+                self._totals.pop(done.name, None)
         if effect.category == "fileop":
-            self._contents.forget(done.name)
+            self._changed_place(done)
         elif answer and not effect.shell and effect.category != "create":
             self._contents.show(done.name, answer, whole=effect.category == "view" and effect.scope == "full")
         elif answer and effect.category == "view" and sum(not d.effect.aside for d in call.done) == 1:
             first = (effect.lines or (1, -1))[0]
             plain = effect.scope in ("full", "partial")
             self._contents.show(done.name, answer, first if plain else 0, whole=effect.scope == "full")
+
+    def _changed_place(self, done: Done) -> None:
+        """Files that are moved, copied, deleted or taken back."""
+        if done.effect.scope in ("move", "copy"):
+            self._contents.copy(done.name, self._target(done))
+        if done.effect.scope in ("revert", "unrevert", "clean") or done.effect.scope in ("delete", "move"):
+            self._contents.forget(done.name)
+            self._contents.forget_below(done.name)

@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 
 class TextSignature:
     """State key: the observation, character by character. Action key: the action without white space at its
-    ends, followed by its tool calls (name and arguments; call ids left out), if any.
+    ends, followed by its tool calls (name and arguments; call ids left out), if any. A call that only repeats the
+    action, as readers make one of a command that a log holds as text, is told once.
 
     It knows nothing of what happened before the observation, so it merges states that only look the same.
     """
 
     def action(self, step: Step) -> str:
         """The stripped action and its tool calls, one a line."""
-        return "\n".join([step.action.strip(), *map(_call_text, step.tool_calls)]).lstrip("\n")
+        said = step.action.strip()
+        calls = (_call_text(call) for call in step.tool_calls if not _repeats(call, said))
+        return "\n".join([said, *calls]).lstrip("\n")
 
     def state(self, rollout: Rollout) -> _TextState:
         """A state before the first step."""
@@ -36,6 +39,12 @@ class _TextState:
     def update(self, step: Step) -> None:
         following = next(self._following, None)
         self._text = step.answer if following is None else following.observation
+
+
+def _repeats(call: dict[str, object], said: str) -> bool:
+    function = call.get("function")
+    given = function.get("arguments") if isinstance(function, dict) else None
+    return isinstance(given, dict) and bool(said) and [str(value).strip() for value in given.values()] == [said]
 
 
 def _call_text(call: dict[str, object]) -> str:
