@@ -57,7 +57,7 @@ function drawTree(graph, figure, legend) {
     else if (x1 <= x0) path = `M${x0},${y0} C${x0 + 50},${Math.max(y0, y1) + 40 + bow} ${x1 - 50},${Math.max(y0, y1) + 40 + bow} ${x1},${y1}`;
     else path = `M${x0},${y0} C${x0 + half},${y0 + bow} ${x1 - half},${y1 + bow} ${x1},${y1}`;
     if (labelled && x1 > x0) {
-      const below = y1 > y0, letters = Math.max(8, Math.min(20, Math.floor((column - radius(to) - 24) / LETTER)));
+      const below = y1 > y0, letters = Math.max(8, Math.min(20, Math.floor((column - radius(to) - (y1 === y0 ? radius(from) : 15) - 9) / LETTER)));
       label(short(edgeName(edge), letters), x1 - radius(to) - 5, y1 + bow + (below ? thick / 2 + 12 : -thick / 2 - 4), below ? 13 : -13);
     }
     const title = `${edgeName(edge)}\n${counted(edge.rows.length, "step")}, ${values.name} ${number(value)}`;
