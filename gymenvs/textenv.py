@@ -101,6 +101,13 @@ class TextEnv(gym.Env[str, str], Generic[TaskT]):
         return got
 
     @classmethod
+    def _flag(cls, name: str, got: bool) -> bool:
+        """`got`, true or false. Raises TypeError for anything else: `"no"` would count as true."""
+        if not isinstance(got, bool):
+            raise TypeError(f"{cls.world}: {name} must be True or False, got {got!r}")
+        return got
+
+    @classmethod
     def _whole(cls, name: str, got: int, least: int) -> int:
         """`got`, a whole number of at least `least`. Raises ValueError for anything else."""
         if isinstance(got, bool) or not isinstance(got, int) or got < least:

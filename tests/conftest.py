@@ -18,6 +18,7 @@ SANDBOXED = {
     "test_swe_cheats",
     "test_swe_embedded",
     "test_swe_env",
+    "test_swe_env_forks",
     "test_swe_grading",
     "test_swe_mutate_validate",
     "test_swe_real",

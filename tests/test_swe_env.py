@@ -1,14 +1,8 @@
 """`rtmc/SWE-v0`: what gymnasium asks, rewards of scripted policies, states, forks, and agents that misbehave."""
 
 import json
-import os
-import pickle
-import subprocess
-import sys
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import gymnasium
 import pytest
@@ -17,46 +11,14 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rtmc.gymenvs.isolation.contract import SandboxError
-from rtmc.gymenvs.sandbox import probe_sandboxes
-from rtmc.gymenvs.swe.actions import ToolCall, write_action
 from rtmc.gymenvs.swe.env import SWEEnv
 from rtmc.gymenvs.swe.formats import load_embedded
 from rtmc.gymenvs.swe.oracle import finish_action, shell_action
 from rtmc.gymenvs.swe.patch import make_patch
 from rtmc.gymenvs.swe.policies import play
-from rtmc.gymenvs.swe.task import Embedded, SWETask
+from tests.swe_episodes import BROKEN, HIDDEN, MENDED, NEEDS_SANDBOX, calc, edit, shell
 
-pytestmark = pytest.mark.skipif(
-    not any(probe.works for name, probe in probe_sandboxes().items() if name != "plain"),
-    reason=f"no sandbox works here: {probe_sandboxes()}",
-)
-
-BROKEN = '"""Sums."""\n\n\ndef add(a, b):\n    return a - b\n\n\ndef double(a):\n    return 2 * a\n'
-MENDED = BROKEN.replace("a - b", "a + b")
-HIDDEN = """from calc import add, double
-
-
-def test_add():
-    assert add(2, 3) == 5
-
-
-def test_double():
-    assert double(4) == 8
-"""
-VISIBLE = "from calc import double\n\n\ndef test_zero():\n    assert double(0) == 0\n"
-
-
-def calc(**changes):
-    values = {
-        "task_id": "calc/add",
-        "problem_statement": "`add(2, 3)` gives -1 where 5 is expected.",
-        "source": Embedded({"calc.py": BROKEN, "tests/test_zero.py": VISIBLE, "README.md": "Sums.\n"}),
-        "fail_to_pass": ("tests/test_calc.py::test_add",),
-        "pass_to_pass": ("tests/test_calc.py::test_double", "tests/test_zero.py::test_zero"),
-        "patch": make_patch({"calc.py": BROKEN}, {"calc.py": MENDED}),
-        "test_files": {"tests/test_calc.py": HIDDEN},
-    }
-    return SWETask(**{**values, **changes})
+pytestmark = NEEDS_SANDBOX
 
 
 @pytest.fixture(autouse=True)
@@ -69,19 +31,6 @@ def env():
     made = SWEEnv(tasks=[calc()])
     yield made
     made.close()
-
-
-def edit(env, old, new, path="/testbed/calc.py"):
-    call = ToolCall(env.editor, {"command": "str_replace", "path": path, "old_str": old, "new_str": new})
-    return env.step(write_action(call, env.syntax))
-
-
-def view(env, path="/testbed/calc.py", **more):
-    return env.step(write_action(ToolCall(env.editor, {"command": "view", "path": path, **more}), env.syntax))
-
-
-def shell(env, command):
-    return env.step(shell_action(command, env.syntax))
 
 
 # -- gymnasium ------------------------------------------------------------------------------------------------------
@@ -115,7 +64,29 @@ def test_seeds_fix_the_task_and_an_unseeded_environment_goes_in_order():
         other.close()
 
 
-def test_a_vector_of_environments_plays_different_tasks_and_keeps_the_terminal_info():
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_vector_of_environments_takes_any_mix_of_actions(mode):
+    tasks = [calc(), calc(task_id="calc/other")]
+    end, run, wrong = finish_action("r2e"), shell_action("python -m pytest -q tests", "r2e"), "zz"
+    for first in (end, run, wrong):
+        for second in (end, run, wrong):
+            names = [lambda: gymnasium.make("rtmc/SWE-v0", tasks=tasks)] * 2
+            env = SyncVectorEnv(names, autoreset_mode=mode)
+            try:
+                _, info = env.reset(options={"task": "calc/other"})
+                assert info["task_id"].tolist() == ["calc/other"] * 2
+                _, _, terminated, _, info = env.step([first, second])
+                assert terminated.tolist() == [first == end, second == end]
+                if mode != AutoresetMode.SAME_STEP:
+                    ran = [first == run, second == run]
+                    if any(ran):
+                        assert info["_exit_code"].tolist() == ran
+                    assert info["valid"].tolist() == [first != wrong, second != wrong]
+            finally:
+                env.close()
+
+
+def test_seeds_of_a_vector_are_repeatable_and_the_terminal_info_is_kept():
     names = [lambda: gymnasium.make("rtmc/SWE-v0", max_turns=2) for _ in range(3)]
     env = SyncVectorEnv(names, autoreset_mode=AutoresetMode.SAME_STEP)
     try:
@@ -123,8 +94,7 @@ def test_a_vector_of_environments_plays_different_tasks_and_keeps_the_terminal_i
         again = info["task_id"].tolist()
         assert len(set(again)) > 1
         assert env.reset(seed=[0, 1, 2])[1]["task_id"].tolist() == again
-        end = finish_action("r2e")
-        _, rewards, terminated, _, info = env.step([end] * 3)
+        _, rewards, terminated, _, info = env.step([finish_action("r2e")] * 3)
         assert (rewards.tolist(), terminated.tolist()) == ([0.0] * 3, [True] * 3)
         assert info["final_info"]["task_id"].tolist() == again
     finally:
@@ -149,6 +119,12 @@ def test_arguments_are_checked(options, said):
         SWEEnv(**options)
 
 
+@pytest.mark.parametrize("name", ["trusted", "instructions", "grade_at_limit"])
+def test_a_word_is_no_truth_value(name):
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got 'no'"):
+        SWEEnv(**{name: "no"})
+
+
 def test_steps_out_of_order_and_of_another_type_are_refused(env):
     with pytest.raises(ResetNeeded):
         env.step("x")
@@ -157,8 +133,9 @@ def test_steps_out_of_order_and_of_another_type_are_refused(env):
     env.reset()
     with pytest.raises(TypeError, match="an action is text"):
         env.step(3)
-    with pytest.raises(TypeError, match="restore wants"):
-        env.restore("x")
+    for other in ("x", env.snapshot()._replace(tree=None)):
+        with pytest.raises(TypeError, match="restore wants"):
+            env.restore(other)
     with pytest.raises(ValueError, match="unknown reset options"):
         env.reset(options={"tasks": 1})
     env.reset()
@@ -217,7 +194,7 @@ def test_the_turn_limit_truncates_and_is_graded_only_when_asked():
             env.reset()
             _, reward, terminated, truncated, info = edit(env, "return a - b", "return a + b")
             assert (terminated, truncated) == (False, True)
-            assert (reward, info["success"], info["verdict"] is not None) == (float(graded), graded, graded)
+            assert (reward, info["success"], "verdict" in info) == (float(graded), graded, graded)
         finally:
             env.close()
 
@@ -228,7 +205,8 @@ def test_the_turn_limit_truncates_and_is_graded_only_when_asked():
 def test_info_tells_what_a_command_did(env):
     text, info = env.reset()
     assert "`add(2, 3)` gives -1" in text
-    assert (info["action_key"], info["valid"], info["changed"], info["tests"]) == (None, True, [], None)
+    assert (info["action_key"], info["valid"], info["changed"]) == (None, True, [])
+    assert not {"tests", "exit_code", "verdict"} & set(info)
     text, reward, terminated, truncated, info = shell(env, "python -m pytest -q tests")
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert text.startswith("Exit code: 0\nExecution output of [execute_bash]:\n")
@@ -275,7 +253,7 @@ def test_neither_the_fix_nor_the_hidden_tests_can_be_found_inside():
         look = (
             "pattern=zq7; pattern=${pattern}1; cp calc.py /tmp/here; echo $pattern > /tmp/seen;"
             "grep -rlI $pattern / --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr --exclude-dir=dev 2>/dev/null;"
-            "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -ac $pattern;"
+            "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -ac zq7[1];"
             "git log --all --format=%s | wc -l; git fsck --lost-found 2>&1 | grep -c dangling"
         )
         text, *_ = shell(env, look)
@@ -310,112 +288,3 @@ def test_a_setup_that_hangs_makes_reset_raise_within_its_limit():
         env.reset()
     assert time.monotonic() - began < 30
     env.close()
-
-
-# -- states and forks -----------------------------------------------------------------------------------------------
-
-
-def test_equal_states_have_equal_keys_whatever_led_there(env):
-    keys = []
-    for order in ((0, 1), (1, 0)):
-        env.reset()
-        steps = [lambda: view(env), lambda: view(env, "/testbed/tests/test_zero.py")]
-        for at in order:
-            *_, info = steps[at]()
-        keys.append(info["state_key"])
-    assert keys[0] == keys[1]
-    *_, info = view(env)
-    assert info["state_key"] == keys[0]  # seen before
-    *_, info = edit(env, "return a - b", "return b - a")
-    changed = info["state_key"]
-    assert changed != keys[0]
-    *_, info = edit(env, "return b - a", "return a - b")
-    assert info["state_key"] == keys[0]
-    *_, info = shell(env, "sed -i 's/a - b/b - a/' calc.py")
-    assert info["state_key"].split("|")[0] == changed.split("|")[0]
-
-
-def test_a_fork_goes_on_from_any_turn_in_this_and_in_another_environment(env):
-    env.reset()
-    edit(env, "return a - b", "return b - a")
-    shell(env, "mkdir -p new && echo x > new/file && chmod +x new/file")
-    moment, key = env.snapshot(), view(env)[-1]["state_key"]
-    shell(env, "rm -rf tests new; echo y > calc.py")
-    info = env.restore(moment)
-    assert (info["action_key"], info["valid"]) == (None, True)
-    assert info["changed"] == ["calc.py", "new/file"]
-    assert view(env)[-1]["state_key"] == key
-    # The editor's undo history is part of the moment.
-    env.step(write_action(ToolCall("file_editor", {"command": "undo_edit", "path": "/testbed/calc.py"}), "r2e"))
-    assert env.tree.read("calc.py") == BROKEN.encode()
-    other = SWEEnv(tasks=[calc()])
-    try:
-        other.restore(pickle.loads(pickle.dumps(moment)))
-        assert shell(other, "cat new/file && test -x new/file && ls tests")[-1]["exit_code"] == 0
-        edit(other, "return b - a", "return a + b")
-        _, reward, *_, info = other.step(finish_action("r2e"))
-        assert (reward, info["success"]) == (1.0, True)
-        # The end, too, is a moment; and one can go back from it.
-        over = other.snapshot()
-        other.restore(moment)
-        assert edit(other, "return b - a", "return a")[-1]["valid"]
-        assert other.restore(over)["success"]
-        with pytest.raises(ResetNeeded):
-            view(other)
-    finally:
-        other.close()
-
-
-def test_the_turns_are_part_of_a_moment():
-    env = SWEEnv(tasks=[calc()], max_turns=2)
-    try:
-        env.reset()
-        view(env)
-        moment = env.snapshot()
-        assert view(env)[3]
-        env.restore(moment)
-        assert view(env)[3]
-    finally:
-        env.close()
-
-
-def test_episodes_at_once_do_not_see_one_another():
-    def episode(number):
-        env = SWEEnv(tasks=[calc()])
-        try:
-            env.reset()
-            shell(env, f"echo {number} > mark; sleep 0.2")
-            text, *_ = shell(env, "cat mark; ls")
-            if number % 2:
-                edit(env, "return a - b", "return a + b")
-            return str(number) in text.split(), env.step(finish_action("r2e"))[1]
-        finally:
-            env.close()
-
-    with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(episode, range(16)))
-    assert results == [(True, float(number % 2)) for number in range(16)]
-
-
-def test_nothing_is_left_after_close(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code = (
-        "from tests.test_swe_env import SWEEnv, calc, shell\n"
-        "env = SWEEnv(tasks=[calc()]); env.reset(); shell(env, 'echo x > y'); env.close()\n"
-        "env.reset()"  # and one that nobody closes
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=120)
-    left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert left == []
-    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-
-
-def test_no_message_raises(env):
-    env.reset()
-    messages = ["", "\x00", "<function=", "<function=execute_bash></function>", "é" * 100_000, "\ud800", "{}", "```"]
-    messages += [
-        write_action(ToolCall("file_editor", {"command": "view", "path": path}), "r2e") for path in ("../..", "~")
-    ]
-    for message in messages:
-        text, reward, *_, info = env.step(message)
-        assert (reward, info["valid"], bool(text)) == (0.0, False, True), message[:40]

@@ -80,7 +80,7 @@ class SearchQAEnv(TextEnv[Question]):
     `invalid`; None after a reset); `valid` (whether the message was one action; True after a reset); `success` (exact
     match, whatever the reward); `em`, `f1` (0 until there is an answer); `answer` (as given, or None); `documents` (ids
     of the passages seen, by first appearance); `error` (why an action was invalid or a search failed, or None);
-    `hops` (None where it is not known).
+    `hops` (where it is known).
 
     ## State identity
     `asked:Q;Q|seen:ID;ID`, each a sorted set: the normalised queries (and `lookup:KEYWORD*TIMES`), and the ids of the
@@ -307,7 +307,7 @@ class SearchQAEnv(TextEnv[Question]):
     def _info(self, now: Snapshot, action_key: str | None, valid: bool, error: str | None) -> dict[str, Any]:
         golds = now.question.answers
         em = 0.0 if now.answer is None else metrics.exact_match(now.answer, golds)
-        return {
+        info: dict[str, Any] = {
             "task_id": now.question.id,
             "state_key": _state_key(now),
             "action_key": action_key,
@@ -318,8 +318,10 @@ class SearchQAEnv(TextEnv[Question]):
             "answer": now.answer,
             "documents": [one.id for one in now.seen],
             "error": error,
-            "hops": now.question.hops,
         }
+        if now.question.hops is not None:  # left out: vector environments make one array of numbers of it
+            info["hops"] = now.question.hops
+        return info
 
 
 def _state_key(now: Snapshot) -> str:

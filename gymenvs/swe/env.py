@@ -16,11 +16,13 @@ from rtmc.gymenvs.sandbox import Completed, Limits, Sandbox, SandboxError, open_
 from rtmc.gymenvs.swe import prompt
 from rtmc.gymenvs.swe.actions import SYNTAXES, Invalid, ToolCall, read_action
 from rtmc.gymenvs.swe.episodes import Listed, Source
-from rtmc.gymenvs.swe.grading import TestCounts, Verdict, grade, summarise_tests
+from rtmc.gymenvs.swe.grading import Verdict, grade, summarise_tests
 from rtmc.gymenvs.swe.oracle import finish_action, gold_actions, shell_action
 from rtmc.gymenvs.swe.repository import Prepared, prepare
 from rtmc.gymenvs.swe.task import SWETask
 from rtmc.gymenvs.swe.tools import EDITORS, Toolbox, ToolLimits, ToolResult
+from rtmc.gymenvs.swe.tools.parameters import ALIASES, checked
+from rtmc.gymenvs.swe.tools.results import ToolError, clean
 from rtmc.gymenvs.swe.tree import TreeSnapshot, WorkTree
 from rtmc.gymenvs.textenv import TextEnv, as_task
 
@@ -73,10 +75,10 @@ class SWEEnv(TextEnv[SWETask]):
     `task_id`; `state_key`; `action_key` (None after a reset); `valid` (whether the call was read and the tool did as
     asked; a command that fails is valid); `success` (whether the task was graded as resolved); `tool` (`view`,
     `create`, `str_replace`, `insert`, `undo_edit`, `search`, `bash`, `finish` or `invalid`; None after a reset);
-    `exit_code` of a command (-1 = stopped at a limit), else None; `timed_out`; `changed` (paths that differ from the
-    start); `tests` (`passed`, `failed`, `errors` of the summary that a test runner printed in this step, or None);
-    `error` (why a call was refused, or a command could not be run, or None); `verdict` (None until graded, then
-    `reason`, `fail_to_pass`, `pass_to_pass`, `suspicions`).
+    `timed_out`; `changed` (paths that differ from the start; bytes that are no UTF-8 as U+FFFD); `error` (why a call
+    was refused, or a command could not be run, or None). Only where there is something to tell: `exit_code` of a
+    command (-1 = stopped at a limit); `tests` (`passed`, `failed`, `errors` of the summary that a test runner printed
+    in this step); `verdict`, once the episode was graded (`reason`, `fail_to_pass`, `pass_to_pass`, `suspicions`).
 
     ## State identity
     `diff:HASH|seen:HASH`: the first of what differs from the start (content, not times; caches left out), the second
@@ -159,7 +161,9 @@ class SWEEnv(TextEnv[SWETask]):
             raise TypeError(f"SWE: limits must be a Limits, got {type(limits).__name__}")
         self.limits = replace(limits or Limits(), wall_s=command_s)
         self.tool_limits = ToolLimits(command_s=command_s)
-        self.instructions, self.grade_at_limit, self.trusted = instructions, grade_at_limit, trusted
+        self.instructions = self._flag("instructions", instructions)
+        self.grade_at_limit = self._flag("grade_at_limit", grade_at_limit)
+        self.trusted = self._flag("trusted", trusted)
         self.repos = repos
         self.source: Source = Listed(tasks, split)
         super().__init__(task)
@@ -249,7 +253,7 @@ class SWEEnv(TextEnv[SWETask]):
         Raises:
             TypeError: it is no snapshot of a SWE episode. ValueError: its task cannot be prepared here.
         """
-        if not isinstance(snapshot, Snapshot):
+        if not isinstance(snapshot, Snapshot) or not isinstance(snapshot.tree, TreeSnapshot):
             raise TypeError(f"SWE: restore wants what snapshot() gave, got {type(snapshot).__name__}")
         self._enter(snapshot.task)
         self._go_to(snapshot)
@@ -372,33 +376,32 @@ class SWEEnv(TextEnv[SWETask]):
     ) -> dict[str, Any]:
         assert self._playing is not None
         seen = "\x00".join(sorted(self._seen))
-        tests: TestCounts | None = None
-        if result is not None and result.kind == "bash" and self._completed is not None:
-            tests = summarise_tests(f"{self._completed.stdout}\n{self._completed.stderr}")
-        verdict = self._verdict
-        return {
+        info: dict[str, Any] = {
             "task_id": self._playing.task_id,
             "state_key": f"diff:{self._diff[:16] or '-'}|seen:{_hash(seen) if seen else '-'}",
             "action_key": None if result is None else _action_key(call, result),
             "valid": result is None or result.error is None,
-            "success": verdict is not None and verdict.resolved,
+            "success": self._verdict is not None and self._verdict.resolved,
             "tool": None if result is None else result.kind,
-            "exit_code": None if result is None else result.exit_code,
             "timed_out": result is not None and result.timed_out,
-            "changed": list(self._changed),
-            "tests": None
-            if tests is None
-            else {"passed": tests.passed, "failed": tests.failed, "errors": tests.errors},
+            "changed": [clean(path) for path in self._changed],
             "error": failed or (None if result is None else result.error),
-            "verdict": None
-            if verdict is None
-            else {
-                "reason": verdict.reason,
-                "fail_to_pass": dict(verdict.fail_to_pass),
-                "pass_to_pass": dict(verdict.pass_to_pass),
-                "suspicions": list(verdict.suspicions),
-            },
         }
+        # Left out rather than None: vector environments make one array of a key, of numbers or of dictionaries.
+        if result is not None and result.exit_code is not None:
+            info["exit_code"] = result.exit_code
+        if result is not None and result.kind == "bash" and self._completed is not None:
+            tests = summarise_tests(f"{self._completed.stdout}\n{self._completed.stderr}")
+            if tests is not None:
+                info["tests"] = {"passed": tests.passed, "failed": tests.failed, "errors": tests.errors}
+        if self._verdict is not None:
+            info["verdict"] = {
+                "reason": self._verdict.reason,
+                "fail_to_pass": dict(self._verdict.fail_to_pass),
+                "pass_to_pass": dict(self._verdict.pass_to_pass),
+                "suspicions": list(self._verdict.suspicions),
+            }
+        return info
 
 
 def _sights(result: ToolResult) -> Iterable[str]:
@@ -416,9 +419,15 @@ def _action_key(call: ToolCall | Invalid | None, result: ToolResult) -> str:
 
 
 def _digest(call: ToolCall | Invalid | None) -> str:
+    """A hash of the call as the tool understands it, however it was written."""
     if not isinstance(call, ToolCall):
         return "-"
-    return _hash(json.dumps([call.name, call.arguments], sort_keys=True, ensure_ascii=True))
+    name = ALIASES.get(call.name, call.name)
+    try:
+        arguments = checked(name, call.arguments)
+    except (KeyError, ToolError):  # no such tool, or a call that it refuses
+        arguments = call.arguments
+    return _hash(json.dumps([name, arguments], sort_keys=True, ensure_ascii=True))
 
 
 def _hash(text: str) -> str:

@@ -8,6 +8,7 @@ around, edits lines at random, runs commands, and is paid 0.0.
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 from collections.abc import Iterator
@@ -90,13 +91,20 @@ def _some_file(env: SWEEnv, rng: random.Random) -> tuple[str, list[str]]:
     return f"{env.inside}/{name}", lines or [""]
 
 
-def main(tasks: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Plays every policy on the tasks named, or on all shipped ones; 1 if one is not paid as it must be."""
+    parser = argparse.ArgumentParser(prog="python -m rtmc.gymenvs.swe.policies", description=main.__doc__)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="ids of shipped tasks (default: all)")
+    tasks = parser.parse_args(words).tasks
     env = SWEEnv()
     wrong = 0
-    print(f"{'task':<40}" + "".join(f"{policy:>8}" for policy in POLICIES))
     try:
-        for name in tasks or [task.task_id for task in Listed(None, None).tasks]:
+        known = [task.task_id for task in Listed(None, None).tasks]
+        unknown = [name for name in tasks if name not in known]
+        if unknown:
+            parser.error(f"unknown task {unknown[0]!r}; there are {', '.join(known)}")
+        print(f"{'task':<40}" + "".join(f"{policy:>8}" for policy in POLICIES))
+        for name in tasks or known:
             rewards = [play(env, policy, name)[0] for policy in POLICIES]
             wrong += rewards != [1.0, 0.0, 0.0]
             print(f"{name:<40}" + "".join(f"{reward:>8.1f}" for reward in rewards), flush=True)
