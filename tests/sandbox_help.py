@@ -7,10 +7,12 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rtmc.gymenvs.sandbox import Completed, Limits, Sandbox, open_sandbox, probe_sandboxes
+from rtmc.gymenvs.swe.folders import remove_folder
 
 BACKENDS = ("bwrap", "unshare")
 TOKEN = "SANDBOX_TEST_TOKEN"
@@ -38,6 +40,52 @@ def left_behind(token: str, patience_s: float = 0.0) -> list[str]:
         if not found or time.monotonic() >= until:
             return found
         time.sleep(0.02)
+
+
+def emptied(tree: Path) -> None:
+    """Removes all that is in a folder, whatever its permissions."""
+    folder = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                remove_folder(folder, entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+class Shared:
+    """Sandboxes that the tests of a file share, one a backend: each test finds the tree empty and leaves nothing alive.
+
+    What a test needs a sandbox of its own for: other options, closing it, other bounds.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._folder, self._options = folder, options
+        self._boxes: dict[str, tuple[Sandbox, str]] = {}
+
+    @contextlib.contextmanager
+    def box(self, backend: str) -> Iterator[Sandbox]:
+        need(backend)
+        if backend not in self._boxes:
+            tree, token = self._folder / backend / "tree", secrets.token_hex(8)
+            tree.mkdir(parents=True)
+            options = self._options | {"env": {**self._options.get("env", {}), TOKEN: token}}
+            options["trusted"] = backend == "plain"
+            self._boxes[backend] = open_sandbox(tree, backend=backend, **options), token
+        sandbox, token = self._boxes[backend]
+        tree = self._folder / backend / "tree"
+        emptied(tree)
+        tree.chmod(0o755)
+        yield sandbox
+        assert left_behind(token) == []
+        done = sandbox.run("echo still here; echo fine > file; cat file")
+        assert (done.exit_code, done.stdout, done.stopped) == (0, "still here\nfine\n", None)
+
+    def close(self) -> None:
+        for sandbox, _ in self._boxes.values():
+            sandbox.close()
 
 
 @contextlib.contextmanager

@@ -76,6 +76,119 @@ PASS_TO_PASS = (
     "tests/test_prices.py::TestEmpty::test_nothing",
 )
 
+# An honest suite: marks, skips and expected failures in the ways that suites have.
+MARKING = (
+    CONFTEST
+    + """
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.name == "test_slow":
+            item.add_marker(pytest.mark.skip(reason="slow"))
+"""
+)
+HELPERS = """import pytest
+
+needs = pytest.mark.skipif(True, reason="not here")
+
+
+class Shared:
+    def test_shared(self):
+        self.assertIn(1, [1])
+"""
+MANY = """import unittest
+from functools import wraps
+from unittest import mock
+
+import pytest
+from helpers import Shared, needs
+
+from shop import total
+
+
+def checked(function):
+    @wraps(function)
+    def inner(*args, **options):
+        return function(*args, **options)
+
+    return inner
+
+
+def give_up():
+    pytest.skip("later")
+
+
+@pytest.fixture
+def missing():
+    pytest.skip("no such thing")
+
+
+@needs
+def test_needs():
+    assert 0
+
+
+@pytest.mark.skipif(True, reason="x")
+def test_marked():
+    assert 0
+
+
+def test_slow():
+    assert 0
+
+
+def test_missing(missing):
+    assert 0
+
+
+def test_gives_up():
+    give_up()
+
+
+@pytest.mark.xfail(reason="known")
+def test_known():
+    assert 1 == 2
+
+
+def test_known_at_run_time(request):
+    request.node.add_marker(pytest.mark.xfail)
+    assert 0
+
+
+def test_comparisons():
+    assert {"a": [1, mock.ANY]} == {"a": [1, 2]}
+    assert 1 == 1 == 1 and 2 in [2] and not 1 != 1
+    assert mock.MagicMock() != 3
+
+
+@checked
+def test_odd():
+    assert total([("tea", 101, 1)], 50) == 50
+
+
+class TestUnit(Shared, unittest.TestCase):
+    @mock.patch("os.getcwd")
+    def test_mocked(self, _):
+        self.assertEqual(total([("tea", 199, 1)], 1), 197)
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        self.assertEqual(1, 2)
+
+    @unittest.skip("z")
+    def test_skipped(self):
+        self.fail()
+
+    def test_skips(self):
+        self.skipTest("no")
+
+    def assertThing(self, thing):
+        self.assertTrue(thing)
+
+    def test_thing(self):
+        self.assertThing(True)
+"""
+
 
 def make_task(**fields) -> SWETask:
     values = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from rtmc.cli.command import UsageError
 from rtmc.cli.swe import MAKE_SWE_TASKS
 from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.mutate import packages
-from rtmc.gymenvs.swe.task import SWETask
+from rtmc.gymenvs.swe.task import Folder, Sdist, SWETask
+from rtmc.gymenvs.swe.tree import sweep_leftovers
 
 ROOT = Path(__file__).resolve().parents[1]
 needs_sandbox = pytest.mark.skipif(
@@ -104,6 +106,7 @@ def test_ctrl_c_leaves_what_is_needed_to_go_on(package):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert re.search(r"stopping; runs that have begun end within \d+ s\n", errors)
     assert "the same command goes on from tasks.jsonl.journal" in errors
     assert not (package / "tasks.jsonl").exists()
     assert all(json.loads(line) for line in journal.read_text().splitlines())
@@ -124,7 +127,9 @@ def test_a_file_of_somebody_else_stays(package):
         ([], "PACKAGE"),
         (["a", "b", "--version", "1"], "--version goes with one package"),
         (["./mine", "--count", "0"], "count must be at least 1"),
-        (["./mine", "--timeout", "-3"], "limit_s must be above 0"),
+        (["./mine", "--timeout", "-3"], "--timeout must be above 0 seconds"),
+        (["./mine", "--timeout", "0"], "--timeout must be above 0 seconds and finite, got 0"),
+        (["./mine", "--timeout", "inf"], "--timeout must be above 0"),
         (["./mine", "-o", "nowhere/x.jsonl"], "there is no folder 'nowhere'"),
         (["./mine", "--cuont", "3"], "--count"),
     ],
@@ -153,4 +158,64 @@ def test_packages_that_are_not_there(package, capsys, monkeypatch, word, message
     captured = capsys.readouterr()
     assert message in json.loads(captured.out)["failed"][word]
     assert captured.err.count("\n") == 1
-    assert not (package / "tasks.jsonl").exists()
+    assert sorted(path.name for path in package.iterdir()) == ["mine"]
+
+
+def written(path, *sources):
+    """An output as an earlier run leaves it: a task of each source."""
+    tasks = [
+        SWETask(f"task-{k}", "It is wrong.", source, fail_to_pass=("test_a.py::test_a",))
+        for k, source in enumerate(sources)
+    ]
+    path.write_text("".join(json.dumps(task.to_json()) + "\n" for task in tasks))
+    path.with_name(f"{path.name}.journal").touch()
+
+
+def test_tasks_of_another_package_stay(package):
+    output = package / "tasks.jsonl"
+    written(output, Folder(str(package / "mine")), Sdist("toolz", "1.0"))
+    before = output.read_bytes()
+    for words in (["./mine"], ["./mine", "toolz==2.0"], ["./mine", "semver"], ["toolz"]):
+        with pytest.raises(UsageError, match=r"tasks\.jsonl holds tasks of another package \(task-[01]\)"):
+            run(*words)
+    assert output.read_bytes() == before
+
+
+@needs_sandbox
+def test_what_an_earlier_run_made_of_a_package_that_fails_now_stays(package, capsys, monkeypatch):
+    refused = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found\n")
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: refused)
+    written(package / "tasks.jsonl", Sdist("toolz", "1.0"))
+    assert run("toolz", "./mine", "--count", "1", "--timeout", "8") == 2
+    assert "2 tasks written to tasks.jsonl, 1 of them of an earlier run" in capsys.readouterr().out
+    tasks = [SWETask.from_json(line) for line in (package / "tasks.jsonl").read_text().splitlines()]
+    assert [type(task.source) for task in tasks] == [Folder, Sdist]
+
+
+@needs_sandbox
+def test_a_package_that_the_tests_run_with(package, capsys):
+    # Its code as released can be read where pytest is.
+    (package / "mine").rename(package / "iniconfig")
+    assert run("./iniconfig", "--count", "1", "--most", "1", "--timeout", "8") == 0
+    assert "iniconfig is among what its tests run with" in capsys.readouterr().err
+
+
+@needs_sandbox
+def test_what_a_killed_run_leaves_goes_with_the_next(package):
+    (package / "mine" / "test_slow.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(20)\n")
+    program = "import sys; from rtmc.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "make-swe-tasks", "./mine", "--jobs", "1"]
+    place = package / "tmp"
+    place.mkdir(mode=0o755)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
+    process = subprocess.Popen(command, cwd=package, env=env, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(place.rglob("test_slow.py")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert list(place.rglob("test_slow.py"))
+    sweep_leftovers(place)
+    assert list(place.rglob("test_slow.py")) == []

@@ -85,3 +85,10 @@ def test_none_takes_a_key_out(tmp_path: Path) -> None:
     assert config.load(path).prompt.history == 0
     assert config.load(path, ["prompt.history=none"]).prompt.history is None
     assert config.load(path, ["optim.lr=none"]).optim.lr == config.Optim().lr
+
+
+@pytest.mark.parametrize("word", ["none", "chains"])
+def test_none_is_a_rule_of_exploration(tmp_path: Path, word: str) -> None:
+    path = _file(tmp_path, '[explore]\nrule = "hindsight"\n')
+    assert config.load(path, [f"explore.rule={word}"]).explore.rule == word
+    assert config.load(path, ["explore.rule=off"]).explore.rule == "off"

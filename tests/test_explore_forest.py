@@ -405,3 +405,19 @@ def test_tasks_by_name():
     table = twice.table()
     assert table.group_names == ["q1"]
     assert table.n_rollouts == len(twice.paths)
+
+
+@pytest.mark.parametrize("key", [3, (1.5,), (-1,), "0"])
+def test_keys_are_whole_numbers(key):
+    with pytest.raises(ExploreError, match="`key` must be"):
+        explore(messenger(), search_qa, 0, budget=9, key=key)
+
+
+def test_arrays_are_several_tasks_and_budgets_that_chains_take_are_told():
+    with pytest.warns(UserWarning, match="`budget` is 5 tokens a task; the first chains"):
+        forest = explore(messenger(), search_qa, np.arange(2), budget=5, chains=1, rule="chains")
+    assert [root.key for root in forest.roots] == [0, 1]
+    with pytest.raises(ExploreError, match="must have an order"):
+        explore(messenger(), search_qa, {0, 1}, budget=9)
+    with pytest.raises(TypeError, match="`env` must be"):
+        explore(messenger(), None, 0, budget=9)

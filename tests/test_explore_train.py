@@ -175,6 +175,7 @@ def test_what_cannot_be_explored_is_refused(household: str, overrides: list[str]
         _parts(household, *overrides)
 
 
-def test_a_tree_method_without_trees_says_what_it_needs(household: str) -> None:
-    with pytest.raises(rtmc.EstimatorError, match=r"`treehca`.*`parent`"):
-        _parts(household, "explore=none")
+@pytest.mark.parametrize("method", ["treehca", "tree_grpo", "at2po"])
+def test_a_tree_method_without_trees_says_what_it_needs(method: str, household: str) -> None:
+    with pytest.raises(RunError, match=rf"{method}.*`explore.rule=hindsight`"):
+        _parts(household, "explore=none", f"method={method}")

@@ -1,5 +1,6 @@
 """What a message asks for: both forms, strictly."""
 
+import json
 import time
 
 import pytest
@@ -74,7 +75,13 @@ def test_loose_reading_takes_the_first_closed_tag():
         ("finish(answer='The Nile')", "answer", "The Nile"),
         ('search(query = "a \\"b\\"")', "search", 'a "b"'),
         ("search(don't stop)", "search", "don't stop"),
-        ('search("A" and "B" together)', "search", '"A" and "B" together'),
+        ('search("A \\"B\\"), finish(c")', "search", 'A "B"), finish(c'),
+        ('search(who sang "A", "B" and C)', "search", 'who sang "A", "B" and C'),
+        ("search(The Who (band), Tommy (1969))", "search", "The Who (band), Tommy (1969)"),
+        ("search((band) Who)", "search", "(band) Who"),
+        ("search(what is a == b in re.search(x))", "search", "what is a == b in re.search(x)"),
+        ("search(query=who, when)", "search", "who, when"),
+        ("lookup(B'nai B'rith)", "lookup", "B'nai B'rith"),
         ('<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>', "search", "x"),
         ('{"name": "finish", "arguments": {"answer": "x"}}', "answer", "x"),
         (
@@ -104,6 +111,25 @@ def test_tool_calls(message, kind, text):
         ("search()", "query is empty"),
         ('search("a", "b")', "takes one text"),
         ("search('a', 3)", "takes one text"),
+        ('search(query="a", k=3)', "takes one text"),
+        ("search(query=a, k=3)", "takes one text"),
+        ("search(a, k = 3)", "takes one text"),
+        ("search(q=a)", "takes one text"),
+        ("search(query=query=a)", "takes one text"),
+        ("search(a) finish(b)", "takes one text"),
+        ("search(a); finish(b)", "takes one text"),
+        ('search("a") finish("b")', "takes one text"),
+        ('finish("a", b)', "takes one text"),
+        ('search(["a"])', "takes one text"),
+        ('search({"query": "a"})', "takes one text"),
+        ('search(("a", "b"))', "takes one text"),
+        ('search("a" "b")', "takes one text"),
+        ('search("A" and "B" together)', "takes one text"),
+        ('search("a)', "takes one text"),
+        ("search('\\x')", "takes one text"),
+        ('{"name": ["search"], "arguments": {"query": "x"}}', "one of search, lookup, finish"),
+        ('{"name": {}, "arguments": {"query": "x"}}', "one of search, lookup, finish"),
+        ('{"name": null}', "one of search, lookup, finish"),
         ("Let me search for it.", "no call"),
         ("<search>q</search>", "no call"),
         ("[" * 100_000, "no call"),
@@ -125,6 +151,35 @@ def test_any_text_is_one_action_or_invalid(message, form):
     assert act.kind in ("search", "answer", "lookup", "invalid")
     assert act.text
     assert act.kind != "invalid" or not act.well_formed
+
+
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["search", "query", "finish"])
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "arguments", "function", "query", "x"]), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(ANY_JSON, ANY_JSON, ANY_JSON)
+def test_no_json_value_is_more_than_an_invalid_action(whole, name, arguments):
+    for value in (whole, {"name": name, "arguments": arguments}, {"function": {"name": name, "arguments": arguments}}):
+        text = json.dumps(value)
+        for message in (text, f"<tool_call>{text}</tool_call>", f"search({text})"):
+            assert read_action(message, "tools").kind in ("search", "lookup", "answer", "invalid")
+
+
+def test_a_sign_in_the_answer_is_no_tag():
+    assert read_action("<think>a</think><answer>x < y</answer>") == ("answer", "x < y", True)
+    assert read_action("<think>1 < 2</think><search>a <b> c</search>") == ("search", "a <b> c", True)
+    assert not read_action("<think>a</think>b</think><answer>x</answer>").well_formed
 
 
 @given(st.text(min_size=1, max_size=50).filter(lambda t: t.strip() and "<" not in t))

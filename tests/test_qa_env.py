@@ -153,6 +153,47 @@ def test_a_repeated_query_is_remarked_on():
     assert "before" not in play(make(repeat_notice=False), first, again)[0]
 
 
+class Exactly:
+    """Finds for each query what it was told, and nothing for others."""
+
+    def __init__(self, **found):
+        self.found = found
+
+    def search(self, queries, k):
+        return [[Hit(PASSAGES[at], 1.0) for at in self.found.get(query, ())] for query in queries]
+
+
+def test_the_notice_of_a_repetition_is_true():
+    def told(first, second, **found):
+        return play(make(retriever=Exactly(**found)), f"<search>{first}</search>", f"<search>{second}</search>")[0]
+
+    assert "before" not in told("C++", "C#", **{"C++": (0,), "C#": (1,)})
+    assert "before" not in told("The Who", "Who", **{"The Who": (0,), "Who": (1,)})
+    assert "before" in told("Who", "Who")  # twice nothing
+    assert "before" in told("The Who", "who?", **{"The Who": (0, 1), "who?": (0, 1)})
+    assert "before" not in told("The Who", "who?", **{"The Who": (0, 1), "who?": (1, 0)})
+    # The same id with another text is another result.
+    other = [[Hit(Passage("d2", "x"), 1.0)]]
+    env = make_and_reset(retriever=Failing([[Hit(PASSAGES[0], 1.0)]], other))
+    env.step("<search>a b</search>")
+    assert "before" not in env.step("<search>a b</search>")[0]
+
+
+def test_no_key_is_empty_and_signs_tell_queries_apart():
+    def keys(*messages, **options):
+        info = play(make(**options), *messages)[4]
+        return info["action_key"], info["state_key"]
+
+    assert keys("<search>?</search>") == ("search:?", "asked:?|seen:")
+    assert keys("<search>!!</search>")[0] == "search:!!"
+    assert keys("<search>The</search>")[0] == "search:the"
+    assert keys("<search>The C++?</search>", "<search>C#.</search>") == ("search:c#", "asked:c#;c++|seen:")
+    assert keys("<search>Spider-Man, AT&T</search>")[0] == "search:spiderman at&t"
+    assert keys("<answer>The</answer>") == ("answer:the", "asked:|seen:|answered:the")
+    assert keys("<answer>?</answer>")[1].endswith("answered:?")
+    assert keys("lookup(C++)", "lookup(C#)", actions="tools") == ("lookup:c#", "asked:lookup:c#*0;lookup:c++*0|seen:")
+
+
 def test_lookup_goes_through_the_passages_seen():
     env = make_and_reset(actions="tools", observation="plain", max_turns=9)
     assert env.step("lookup(ana)")[0].startswith("No results")
@@ -339,6 +380,7 @@ def test_same_step_autoreset_keeps_the_last_episode():
         ({"max_turns": 0}, "max_turns"), ({"max_turns": True}, "max_turns"), ({"top_k": 0}, "top_k"),
         ({"passage_chars": 5}, "passage_chars"), ({"actions": "tool"}, "did you mean 'tools'"),
         ({"observation": "x"}, "observation"), ({"reward": "acc"}, "reward"), ({"format_reward": -1}, "format_reward"),
+        ({"format_reward": float("inf")}, "finite"), ({"format_reward": float("nan")}, "finite"),
         ({"hops": 5}, "1 to 4 hops"), ({"hops": ()}, "hops"), ({"hops": 3, "questions": [QUESTION]}, "none of the 1"),
         ({"task": "valid/400"}, "valid/399"), ({"task": "valid/-1"}, "unknown task id"), ({"task": "{}"}, "fields"),
         ({"retriever": "nowhere.jsonl"}, "does not exist"), ({"questions": [QUESTION, QUESTION]}, "same id"),
@@ -350,6 +392,9 @@ def test_bad_arguments(options, part):
 
 
 def test_bad_kinds_of_arguments_and_options():
+    for name in ("strict", "instructions", "repeat_notice"):
+        with pytest.raises(TypeError, match=name):
+            make(**{name: "no"})
     for options in ({"retriever": object()}, {"task": 3}, {"questions": [3]}):
         with pytest.raises(TypeError, match="Search QA"):
             SearchQAEnv(**options)

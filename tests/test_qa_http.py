@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import math
 import socket
+import struct
 import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from rtmc.gymenvs.qa.retrieval import Hit, HttpRetriever, Passage, RetrievalError, SearchServer
@@ -22,6 +25,14 @@ class Fixed:
     def search(self, queries, k):
         if "fail" in queries:
             raise RetrievalError("the index is gone")
+        if "broken" in queries:
+            raise KeyError("of the retriever's own")
+        if "nothing" in queries:
+            return None
+        if "nan" in queries or "text" in queries:
+            return [[Hit(PASSAGES[0], math.nan if "nan" in queries else "high")]]
+        if "numpy" in queries:
+            return [[Hit(PASSAGES[0], np.float32(0.5))]]
         return [[Hit(PASSAGES[int(n)], float(len(q))) for n in q.split() if n.isdecimal()][:k] for q in queries]
 
 
@@ -63,6 +74,7 @@ def test_the_protocol_as_others_speak_it(server):
         4,
     ]
     assert post(server.url, {"queries": []}) == {"result": []}
+    assert post(server.url, {"queries": ["numpy"], "return_scores": True})["result"][0][0]["score"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -78,6 +90,10 @@ def test_the_protocol_as_others_speak_it(server):
         ({"queries": ["3"], "return_scores": "yes"}, 400),
         ({"queries": ["3"] * 5000}, 400),
         ({"queries": ["fail"]}, 503),
+        ({"queries": ["broken"]}, 503),
+        ({"queries": ["nothing"]}, 503),
+        ({"queries": ["nan"], "return_scores": True}, 503),
+        ({"queries": ["text"], "return_scores": True}, 503),
         (b"[" * 100_000, 400),
     ],
 )
@@ -154,6 +170,8 @@ GOOD = http({"result": [[{"document": {"contents": '"A"\nb'}, "score": 1}]]})
         (http({"result": [None]}), "is no list", 1),
         (http({"result": [[{"id": "1", "contents": "x"}]]}), "no `document`", 1),
         (http({"result": [[{"document": {"contents": "x"}}]]}), "no `score`", 1),
+        (http({"result": [[{"document": {"contents": "x"}, "score": 10**400}]]}), "finite number", 1),
+        (http({"result": [[{"document": {"contents": "x"}, "score": math.nan}]]}), "finite number", 1),
         (http({"result": [[{"document": {"id": "1"}, "score": 1.0}]]}), "no `contents`", 1),
         (http(b"teapot", "418 I"), "status 418: teapot", 1),
         (http(b"moved", "302 Found"), "status 302", 1),
@@ -193,10 +211,27 @@ def test_no_server_and_no_address():
         port = free.getsockname()[1]
     with pytest.raises(RetrievalError, match=r"connection refused.*serve-search.*\(2 tries\)"):
         HttpRetriever(f"http://127.0.0.1:{port}", retries=1, backoff=0.01).search(["q"], 1)
-    for url in ("", "localhost:8000", "ftp://x", "http://", "http://x:port", 3):
+    for url in (
+        "",
+        "localhost:8000",
+        "ftp://x",
+        "http://",
+        "http://x:port",
+        "http://exa mple/",
+        "http://x/a b",
+        "http://x\n/",
+        3,
+    ):
         with pytest.raises(ValueError, match="address"):
             HttpRetriever(url)
-    for options in ({"timeout": 0}, {"timeout": float("inf")}, {"retries": -1}, {"batch": 0}):
+    for options in (
+        {"timeout": 0},
+        {"timeout": float("inf")},
+        {"timeout": 1e300},
+        {"backoff": 1e300},
+        {"retries": -1},
+        {"batch": 0},
+    ):
         with pytest.raises(ValueError, match="HttpRetriever"):
             HttpRetriever("http://x", **options)
 
@@ -204,6 +239,7 @@ def test_no_server_and_no_address():
 def test_a_request_that_is_too_long_or_has_no_length(server):
     for head, status in (
         (b"Content-Length: 99999999999\r\n", b"413"),
+        (b"Content-Length: " + b"9" * 5000 + b"\r\n", b"413"),
         (b"", b"411"),
         (b"Content-Length: -1\r\n", b"411"),
     ):
@@ -212,3 +248,22 @@ def test_a_request_that_is_too_long_or_has_no_length(server):
             assert connection.recv(4096).split(b" ")[1] == status
     with pytest.raises(ValueError, match="topk=0"):
         SearchServer(Fixed(), port=0, topk=0)
+
+
+def test_a_client_that_hangs_up_leaves_no_traceback(server, capfd):
+    for part in (b"", b"POST /retr", b"POST /retrieve HTTP/1.1\r\nContent-Length: 50\r\n\r\n{"):
+        with socket.create_connection(server.server_address, timeout=5) as connection:
+            connection.sendall(part)
+            # A reset, not an orderly end: what is written to it fails.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert post(server.url, {"queries": ["3"]})["result"][0]
+    time.sleep(0.2)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_fault_of_the_server_s_own_is_told(server, capfd):
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        server.handle_error(None, ("here", 1))
+    assert "ZeroDivisionError" in capfd.readouterr().err

@@ -124,7 +124,17 @@ def test_f1_where_the_official_one_is_defined(one, other):
 
 
 @pytest.mark.parametrize(
-    ("prediction", "gold", "hit"), [("It is Paris.", "paris", 1), ("Pari", "Paris", 0), ("", "x", 0)]
+    ("prediction", "gold", "hit"),
+    [
+        ("It is Paris.", "paris", 1),
+        ("Pari", "Paris", 0),
+        ("", "x", 0),
+        ("the", "He", 0),
+        ("an", "N", 0),
+        ("The", "the", 1),
+        ("A.", "a", 1),
+        ("the hen", "He", 1),
+    ],
 )
 def test_sub_em(prediction, gold, hit):
     assert sub_exact_match(prediction, gold) == hit
@@ -179,6 +189,17 @@ def test_evaluate_by_hand():
     assert scores["sub_em"] == 2 / 4
     # Two questions name supporting facts; of the second the prediction names none.
     assert scores["sp_em"] == scores["sp_f1"] == scores["joint_em"] == scores["joint_f1"] == 1 / 2
+
+
+def test_supporting_facts_are_scored_without_an_answer():
+    """As HotpotQA's script has it: `sp` by itself, the joint scores where both are told."""
+    golds = {"1": Gold(("x",), frozenset({("A", 0)})), "2": Gold(("y",), frozenset({("B", 0), ("C", 1)}))}
+    scores = evaluate(
+        {"1": Prediction(None, frozenset({("A", 0)})), "2": Prediction("y", frozenset({("B", 0)}))}, golds
+    )
+    assert (scores["missing"], scores["em"], scores["sp_em"], scores["joint_em"]) == (1, 0.5, 0.5, 0.0)
+    assert scores["sp_f1"] == pytest.approx((1 + 2 / 3) / 2)
+    assert scores["joint_f1"] == pytest.approx((2 / 3) / 2)
 
 
 def test_evaluate_without_support_has_no_such_scores():

@@ -1,5 +1,6 @@
 """Files of questions: each data set's own records, read by content; and what is said of broken ones."""
 
+import gzip
 import json
 
 import pytest
@@ -118,6 +119,27 @@ def test_tables_objects_and_parquet(tmp_path):
         list(read_questions(parquet))
 
 
+def test_questions_of_musique_full_stand_twice(tmp_path):
+    bare = [{**MUSIQUE["paragraphs"][1], "is_supporting": False}]
+    without = {**MUSIQUE, "answerable": False, "paragraphs": bare}
+    first, second = read_questions(write(tmp_path, [MUSIQUE, without]))
+    assert (first.id, first.answers, first.kind) == ("2hop__1_2", ("Ana", "Anna"), "")
+    assert (second.id, second.kind, second.support) == ("2hop__1_2#unanswerable", "unanswerable", ())
+    assert second.answers == ("noanswer", "no answer", "unanswerable")
+    assert second.context == (("B", "Two."),)
+    assert Question.from_json(second.to_json()) == second
+
+
+@pytest.mark.parametrize("name", ["dev.json.gz", "dev"])
+def test_gzip_is_told_by_content(tmp_path, name):
+    records = [{"id": str(n), "question": f"é {n}?", "answer": ["A"]} for n in range(3)]
+    lines = "\ufeff" + "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
+    table = "question\tanswer\né 0?\tA\né 1?\tA\né 2?\tA\n"
+    for text in (lines, json.dumps(records, indent=1), json.dumps({"data": records}, indent=1), table):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        assert [one.text for one in read_questions(tmp_path / name)] == ["é 0?", "é 1?", "é 2?"]
+
+
 GOOD = {"id": "g", "question": "q", "golden_answers": ["a"]}
 
 
@@ -139,6 +161,28 @@ GOOD = {"id": "g", "question": "q", "golden_answers": ["a"]}
         ([{k: v for k, v in HOTPOT.items() if k != "answer"}], ["`answer`"]),
         ([{**MUSIQUE, "answer_aliases": "x"}], ["`answer_aliases`"]),
         ([{**MUSIQUE, "paragraphs": [{"idx": 0}]}], ["`paragraph_text`"]),
+        ([{**MUSIQUE, "question_decomposition": 5}], ["record 1", "`question_decomposition`"]),
+        ([{**MUSIQUE, "question_decomposition": "ab"}], ["record 1", "`question_decomposition`"]),
+        ([{**MUSIQUE, "answerable": "no"}], ["record 1", "`answerable`"]),
+        ([{**MUSIQUE, "paragraphs": [{"idx": [], "paragraph_text": "x", "is_supporting": True}]}], ["`paragraphs`"]),
+        ([MUSIQUE, MUSIQUE], ["record 2", "came before"]),
+        *[
+            ([{"id": "x", "text": "q", "answers": ["a"], name: value}], [f"`{name}`"])
+            for name, value in [
+                ("hops", "two"),
+                ("hops", 2.0),
+                ("hops", True),
+                ("hops", 0),
+                ("support", 5),
+                ("support", ["ab"]),
+                ("support", [[{}]]),
+                ("searches", "a"),
+                ("searches", [3]),
+                ("context", [["a"]]),
+                ("context", [["a", 3]]),
+                ("kind", 3),
+            ]
+        ],
         ([{**SEARCH_R1, "reward_model": {"style": "rule"}}], ["`reward_model.ground_truth.target`"]),
         ([{**SEARCH_R1, "prompt": 3}], ["`prompt`"]),
         ([{"question": "q", "possible_answers": "[broken"}], ["`possible_answers`"]),
@@ -153,13 +197,23 @@ def test_a_fault_is_named(tmp_path, records, parts):
         list(read_questions(path))
     for part in [str(path), *parts]:
         assert part in str(error.value)
+    if len(records) == 1:
+        with pytest.raises(ValueError):  # noqa: PT011 -- a record alone is refused with the same words
+            Question.from_json(records[0])
 
 
 @pytest.mark.parametrize(
     ("content", "part"),
     [
         (b"", "empty"), (b" \n", "empty"), (b"hello", "no JSON"), (b"{broken", "no JSON"),
-        (b'[{"question": "q", ', "cut off"),
+        (b'[{"question": "q", ', "cut off"), (b'[{"question": "q", "answer": "a"} {"x": 1}]', r"record 2: wanted ','"),
+        (b'[{"question": "q", "answer": "a"},]', "record 2"), (b'[,{"question": "q", "answer": "a"}]', "record 1"),
+        (b'[{"question": "q", "answer": "a"},,{}]', "record 2"),
+        (b'[{"question": "q", "answer": "a"}] garbage', "after the list's end stands 'garbage'"),
+        (b"[]" + b" " * 3_000_000 + b"x", "after the list's end"), (b'[{"question": "q", "answer": "a"}', "cut off"),
+        (gzip.compress(b'{"question": "q", "answer": ["a"]}\n' * 99)[:-12], "broken or cut off"),
+        (b"\x1f\x8bno gzip", "broken or cut off"),
+        (b"question,answer\nq," + b"x" * ((1 << 24) + 1) + b"\n", "field larger than"),
         (b"a,b\n1,2,3\n", "line 2"), (b"\xff\xfe\x00", "UTF-8"),
         (b'{"question": "q", "answer": ["a"]}\n{x\n', "line 2"),
     ],

@@ -1,5 +1,6 @@
 """Indexes against scores computed by hand, corpora with faults, folders of indexes."""
 
+import gzip
 import json
 import math
 import os
@@ -193,3 +194,14 @@ def test_dense_is_the_exact_inner_product(tmp_path):
         DenseRetriever(tmp_path / "i", lambda texts: np.ones((len(texts), 3))).search(["x"], 1)
     with pytest.raises(ValueError, match="one finite"):
         DenseRetriever.build(tmp_path / "j", passages, lambda texts: np.full((len(texts), 2), np.nan))
+
+
+def test_corpora_with_a_byte_order_mark_packed_or_in_another_encoding(tmp_path):
+    file = tmp_path / "c.jsonl"
+    line = '{"id": "a", "contents": "é"}\n'
+    for content in (b"\xef\xbb\xbf" + line.encode(), gzip.compress(line.encode())):
+        file.write_bytes(content)
+        assert list(read_corpus(file)) == [Passage("a", "é")]
+    file.write_bytes(b'{"id": "b", "contents": "x"}\n' + line.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"line 2.*utf-8"):
+        list(read_corpus(file))

@@ -5,15 +5,21 @@ This file holds the dangerous ones and can be run alone, in a machine or control
 control groups hold memory and processes, the tests of these two run a second time without them.
 """
 
+import ctypes
+import os
 import secrets
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from rtmc.gymenvs.isolation import cgroups
-from rtmc.gymenvs.sandbox import Limits
-from tests.sandbox_help import BACKENDS, PYTHON, TOKEN, contained, left_behind, python
+from rtmc.gymenvs.isolation import bubblewrap, cgroups, supervise, users
+from rtmc.gymenvs.isolation.launcher import INOTIFY_INSTANCES
+from rtmc.gymenvs.sandbox import Limits, open_sandbox
+from tests.sandbox_help import BACKENDS, PYTHON, TOKEN, Shared, contained, left_behind, need, python
+from tests.swe_trees import open_folder, run_as_nobody
 
 MB = 1 << 20
 LIMITS = Limits(
@@ -21,15 +27,33 @@ LIMITS = Limits(
 )
 
 
+@pytest.fixture(scope="module")
+def shared_boxes(tmp_path_factory):
+    boxes = Shared(tmp_path_factory.mktemp("attacks"), limits=LIMITS)
+    yield boxes
+    boxes.close()
+
+
 @pytest.fixture(params=BACKENDS)
-def box(request, tmp_path):
-    with contained(request.param, tmp_path / "tree", LIMITS) as sandbox:
-        yield sandbox
+def box(request, shared_boxes, tmp_path):
+    if "bounds" in request.fixturenames:  # which a sandbox takes when it is opened
+        with contained(request.param, tmp_path / "tree", LIMITS) as sandbox:
+            yield sandbox
+    else:
+        with shared_boxes.box(request.param) as sandbox:
+            yield sandbox
+
+
+@pytest.fixture
+def open_place():
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(params=["control groups", "rlimits"])
 def bounds(request, monkeypatch):
     """What holds memory and processes; named before `box` by the tests that run with both."""
+    monkeypatch.setattr(supervise, "_AT_BOUND_S", 0.3)  # a bomb goes on until then
     if request.param == "rlimits":
         monkeypatch.setattr(cgroups, "places", lambda: None)
     elif cgroups.places() is None:
@@ -42,7 +66,6 @@ def bounds(request, monkeypatch):
     [
         ":(){ :|:& };: ; sleep 5",
         f"{PYTHON} -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'",
-        "f() { f & f & wait; }; f",
     ],
 )
 def test_fork_bomb(bounds, box, bomb):
@@ -139,6 +162,36 @@ def test_disk_fill_of_the_tree(box):
     box.run("rm -f f*")
 
 
+@pytest.mark.parametrize("how", ["cp", "fallocate"])
+def test_disk_fill_before_anyone_looks(box, how):
+    """It has ended before the first look; what is then full can be emptied and not be filled further."""
+    if how == "cp":
+        done = box.run("head -c 20M /dev/zero > a; cp a b; cp a c; cp a d; echo end")
+    else:
+        source = (
+            "import os\nfor i in range(40): os.posix_fallocate(os.open(f'f{i}', os.O_CREAT | os.O_RDWR), 0, 20 << 20)"
+        )
+        done = python(box, source)
+    assert (done.exit_code, done.stopped) == (-1, "disk")
+    tree = box._layout.tree
+    held = used(tree)
+    assert LIMITS.tree_bytes < held < 20 * LIMITS.tree_bytes
+    for command in (
+        "head -c 20M /dev/zero > more",
+        "cat a a > more",
+        f'{PYTHON} -c \'open("more", "wb").write(b"x" * 9999)\'',
+    ):
+        done = box.run(command)
+        assert (done.exit_code, done.stopped) == (-1, "disk")
+        assert used(tree) <= held + 16384
+    done = box.run("rm -f *; ls; echo made room")
+    assert (done.exit_code, done.stopped, done.stdout) == (0, None, "made room\n")
+
+
+def used(tree):
+    return sum(path.stat().st_blocks * 512 for path in tree.iterdir())
+
+
 def test_disk_fill_by_files_without_a_name(box):
     done = python(
         box,
@@ -229,6 +282,48 @@ def test_cpu_is_bounded(box):
     assert done.seconds < 8
 
 
+def test_kernel_counts_by_user_are_not_shared(box, tmp_path):
+    """A command that takes every inotify instance it can get takes none from root or from another sandbox."""
+    if not users.is_root():
+        pytest.skip("as another user than root the counts are that user's")
+    take = "import ctypes, sys\nlibc = ctypes.CDLL(None)\ntaken = 0\n"
+    take += "while taken < 2000 and libc.inotify_init() >= 0: taken += 1\n"
+    greedy = threading.Thread(
+        target=python,
+        args=(box, take + "open('taken', 'w').write(str(taken))\nsys.stdin.read()\nimport time; time.sleep(0.6)"),
+        kwargs={"limits": Limits(open_files=4096)},
+    )
+    greedy.start()
+    try:
+        file, until = box._layout.tree / "taken", time.monotonic() + 10
+        while not (file.exists() and file.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+        most = int(Path("/proc/sys/user/max_inotify_instances").read_text())
+        assert int(file.read_text()) in (most, 2000)  # all there were for it
+        instance = ctypes.CDLL(None).inotify_init()
+        assert instance >= 0
+        os.close(instance)
+        with contained(box.backend, tmp_path / "other") as other:
+            assert python(other, take.replace("2000", "8") + "print(taken)").stdout == "8\n"
+    finally:
+        greedy.join()
+
+
+def test_inotify_instances_are_bounded_as_another_user(open_place, monkeypatch):
+    def work() -> None:
+        (open_place / "tree").mkdir()
+        with open_sandbox(open_place / "tree", backend="bwrap") as one:
+            if not bubblewrap._apart(shutil.which("bwrap")):
+                return
+            source = "import ctypes\nlibc, taken = ctypes.CDLL(None), 0\n"
+            source += "while libc.inotify_init() >= 0: taken += 1\nprint(taken)"
+            assert python(one, source).stdout == f"{INOTIFY_INSTANCES}\n"
+
+    need("bwrap")
+    monkeypatch.setattr(cgroups, "places", lambda: None)  # root's
+    run_as_nobody(work)
+
+
 def test_reading_the_input(box):
     done = box.run("read line; echo $?; cat; head -c 1 | wc -c", limits=Limits(wall_s=5))
     assert (done.stdout, done.stopped) == ("1\n0\n", None)
@@ -241,11 +336,11 @@ def test_deep_folders(box):
         box,
         """
         import os
-        for i in range(1000):
+        for i in range(400):  # past the longest path twice
             os.mkdir("d" * 20)
             os.chdir("d" * 20)
         open("end", "w").write("x")
-        import time; time.sleep(0.6)
+        import time; time.sleep(0.4)
         print("made")
         """,
     )

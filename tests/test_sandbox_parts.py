@@ -3,26 +3,47 @@
 import errno
 import os
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
 
-from rtmc.gymenvs.isolation import cgroups, seccomp, view
+from rtmc.gymenvs.isolation import bubblewrap, cgroups, seccomp, view
 from rtmc.gymenvs.isolation.contract import Limits
+from rtmc.gymenvs.isolation.disk import Disk, added
 from rtmc.gymenvs.isolation.rlimits import wanted
 from rtmc.gymenvs.isolation.supervise import Capture
-from rtmc.gymenvs.isolation.watch import added, descendants, shared_out, usage
+from rtmc.gymenvs.isolation.watch import descendants, shared_out, usage
 
 ALLOW, KILL = "allow", "kill"
 # Of each machine: its number in the kernel's AUDIT_ARCH, and system calls by their kernel tables.
 MACHINES = {
     "x86_64": (
         0xC000003E,
-        {"read": 0, "clone": 56, "socket": 41, "mount": 165, "chmod": 90, "openat": 257, "memfd_create": 319},
+        {
+            "read": 0,
+            "clone": 56,
+            "socket": 41,
+            "mount": 165,
+            "chmod": 90,
+            "openat": 257,
+            "memfd_create": 319,
+            "fallocate": 285,
+        },
     ),
     "aarch64": (
         0xC00000B7,
-        {"read": 63, "clone": 220, "socket": 198, "mount": 40, "fchmodat": 53, "openat": 56, "memfd_create": 279},
+        {
+            "read": 63,
+            "clone": 220,
+            "socket": 198,
+            "mount": 40,
+            "fchmodat": 53,
+            "openat": 56,
+            "memfd_create": 279,
+            "fallocate": 47,
+        },
     ),
 }
 
@@ -73,6 +94,7 @@ def test_the_filter(machine, count_memory):
     assert say(chmod, *[0] * before, 0o2755) == "EPERM"
     assert say("memfd_create") == ("EPERM" if count_memory else ALLOW)
     assert decided(program, architecture, 435) == "ENOSYS"
+    assert say("fallocate") == errno.errorcode[errno.EOPNOTSUPP]
     assert decided(program, 0x40000003, 0) == KILL  # a 32-bit call
     if machine == "x86_64":
         assert decided(program, architecture, 0x40000000) == KILL
@@ -80,7 +102,7 @@ def test_the_filter(machine, count_memory):
 
 def test_every_call_is_in_one_table_alone():
     for column in range(2):
-        tables = [seccomp._CALLS, seccomp._HIDDEN_MEMORY, seccomp._NOT_THERE]
+        tables = [seccomp._CALLS, seccomp._HIDDEN_MEMORY, seccomp._NOT_THERE, seccomp._NOT_SUPPORTED]
         numbers = [pair[column] for table in tables for pair in table.values()]
         numbers += [pair[column] for pair, _, _ in seccomp._MODES]
         numbers += [pair[column] for pair in (seccomp._SOCKET, seccomp._SOCKETPAIR, seccomp._CLONE)]
@@ -129,18 +151,43 @@ def test_what_was_added_to_a_tree(tmp_path):
     assert total(tmp_path / "missing", later) == 0
 
 
-def test_many_entries_come_in_turns_and_end_early(tmp_path):
-    for number in range(2500):
+def test_many_entries_come_in_turns_and_end_early(tmp_path, monkeypatch):
+    monkeypatch.setattr("rtmc.gymenvs.isolation.disk._LOOKS_A_TURN", 100)
+    for number in range(250):
         (tmp_path / str(number)).touch()
     values = list(added(str(tmp_path), 0, 1 << 40))
     assert values[:-1] == [None, None]
-    assert values[-1] >= 2500 * 512
-    assert list(added(str(tmp_path), 0, 600 * 512))[-1] > 600 * 512
+    assert values[-1] >= 250 * 512
+    assert list(added(str(tmp_path), 0, 60 * 512))[-1] > 60 * 512
+
+
+def test_a_tree_is_walked_when_it_could_have_grown_over_its_limit(tmp_path, monkeypatch):
+    walks = []
+    monkeypatch.setattr("rtmc.gymenvs.isolation.disk.added", lambda *told: walks.append(told) or added(*told))
+    disk = Disk(str(tmp_path), time.time() - 0.05)
+    (tmp_path / "a").write_bytes(b"x" * (3 << 20))
+    os.sync()
+    assert not disk.passed(1 << 40, 0.0)  # far from the limit, whatever others write there meanwhile
+    assert (walks, disk.total) == ([], 0)
+    assert disk.passed(2 << 20, 0.0)
+    assert len(walks) == 1
+    assert disk.is_full(2 << 20)
+    assert not disk.is_full(4 << 20)
+    (tmp_path / "a").unlink()
+    assert not disk.is_full(2 << 20)
+    # After enough running time without a reason: something else may have made room meanwhile.
+    disk.cost_s, before = 0.5, len(walks)
+    assert not disk.passed(1 << 40, 9.0)
+    assert len(walks) == before
+    (tmp_path / "b").write_bytes(b"x" * (3 << 20))
+    assert not disk.passed(1 << 40, 2.0)
+    assert len(walks) == before + 1
+    assert disk.total >= 3 << 20
 
 
 def test_folders_too_deep_to_follow_count_as_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr("rtmc.gymenvs.isolation.watch._LONGEST_STEP", 40)
-    monkeypatch.setattr("rtmc.gymenvs.isolation.watch._DEEPEST_STEPS", 3)
+    monkeypatch.setattr("rtmc.gymenvs.isolation.disk._LONGEST_STEP", 40)
+    monkeypatch.setattr("rtmc.gymenvs.isolation.disk._DEEPEST_STEPS", 3)
     place = tmp_path
     for _ in range(5):
         place = place / ("d" * 15)
@@ -156,9 +203,6 @@ def test_folders_too_deep_to_follow_count_as_too_much(tmp_path, monkeypatch):
 
 
 def test_processes_are_counted_with_their_memory():
-    import subprocess
-    import sys
-
     program = "import os, time; x = bytearray(b'x' * 40_000_000); os.fork() or os.setsid(); os.write(1, b'1\\n')"
     program += "; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
@@ -174,6 +218,30 @@ def test_processes_are_counted_with_their_memory():
         finally:
             for pid in descendants(process.pid):
                 os.kill(pid, 9)
+
+
+def test_a_start_ends_only_what_lost_its_starter():
+    """By the starter's number, start time and process namespace; a number of another namespace means nothing here."""
+    here, elsewhere = cgroups.pid_namespace(), cgroups.pid_namespace() + 1
+    me, started = os.getpid(), cgroups.start_time(os.getpid())
+    starters = [f"{here}-{me}-{started}", f"{here}-{me}-{started + 1}", f"{elsewhere}-{me}-{started + 1}", "odd"]
+    children = [subprocess.Popen(["sleep", "60"], env={"SANDBOX_OWNER": starter}) for starter in starters]
+    try:
+        assert bubblewrap.sweep() >= 1
+        assert children[1].wait(5) == -9
+        time.sleep(0.05)
+        assert [child.poll() for child in children] == [None, -9, None, None]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_process_that_nobody_waited_for_is_gone():
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert cgroups.start_time(child.pid) is None
+    child.wait()
 
 
 def test_rlimits():

@@ -8,16 +8,27 @@ import os
 import secrets
 import socket
 import stat
+import subprocess
+import sys
+import time
 
 import pytest
 
+from rtmc.gymenvs.isolation import bubblewrap, cgroups, users
 from rtmc.gymenvs.sandbox import open_sandbox
-from tests.sandbox_help import BACKENDS, PYTHON, contained, python
+from tests.sandbox_help import BACKENDS, PYTHON, Shared, contained, python
+
+
+@pytest.fixture(scope="module")
+def shared_boxes(tmp_path_factory):
+    boxes = Shared(tmp_path_factory.mktemp("walls"))
+    yield boxes
+    boxes.close()
 
 
 @pytest.fixture(params=BACKENDS)
-def box(request, tmp_path):
-    with contained(request.param, tmp_path / "tree") as sandbox:
+def box(request, shared_boxes):
+    with shared_boxes.box(request.param) as sandbox:
         yield sandbox
 
 
@@ -30,13 +41,14 @@ def test_writing_outside_the_tree(box, tmp_path):
         done = box.run(["/bin/sh", "-c", 'if [ -d "$1" ]; then : > "$1/new"; else : > "$1"; fi', "sh", place])
         assert done.exit_code != 0, place
     assert (tmp_path / "outside").read_text() == "host"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "tree"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside"]
 
 
 def test_links_out_of_the_tree(box, tmp_path):
     (tmp_path / "secret").write_text("host")
+    back = os.path.relpath(tmp_path, box._layout.tree)
     done = box.run(
-        f"ln -s {tmp_path}/secret a; ln -s / root; ln -s ../secret up; cat a up root{tmp_path}/secret; echo x > a"
+        f"ln -s {tmp_path}/secret a; ln -s / root; ln -s {back}/secret up; cat a up root{tmp_path}/secret; echo x > a"
     )
     assert "host" not in done.stdout
     assert (tmp_path / "secret").read_text() == "host"
@@ -46,10 +58,11 @@ def test_secrets_of_the_host_are_not_seen(box, tmp_path, monkeypatch):
     secret = "s" + secrets.token_hex(16)
     monkeypatch.setenv("SOME_KEY", secret)
     (tmp_path / "secret").write_text(secret)
-    done = box.run(
-        f"cat /proc/*/environ /proc/*/cmdline /proc/*/task/*/environ; env; cat /etc/shadow; cat {tmp_path}/secret; "
-        f"ls {os.path.dirname(__file__)} /root /home /var /run /sys /work; ls -d /proc/{os.getpid()}/cwd/.."
-    )
+    with contained(box.backend, tmp_path / "tree") as fresh:  # opened when there was something to inherit
+        done = fresh.run(
+            f"cat /proc/*/environ /proc/*/cmdline /proc/*/task/*/environ; env; cat /etc/shadow; cat {tmp_path}/secret; "
+            f"ls {os.path.dirname(__file__)} /root /home /var /run /sys /work; ls -d /proc/{os.getpid()}/cwd/.."
+        )
     assert secret not in done.stdout + done.stderr
     assert os.path.basename(__file__) not in done.stdout
     numbers = [int(name) for name in box.run("cd /proc; echo [0-9]*").stdout.split()]
@@ -144,7 +157,7 @@ def test_programs_of_the_tree_do_not_stand_in_for_the_systems(box):
     assert "/testbed" not in done.stdout
 
 
-def test_start_files_of_python_in_the_tree(box, tmp_path):
+def test_start_files_of_python_in_the_tree(box):
     for name in ("sitecustomize.py", "usercustomize.py", "conftest.py", "json.py", "socket.py"):
         box.run(f"echo 'import os; os.system(\"echo ran {name} >> /testbed/ran\")' > {name}")
     box.run(
@@ -152,7 +165,7 @@ def test_start_files_of_python_in_the_tree(box, tmp_path):
         "echo 'import os; os.abort()' > .local/lib/python3.11/site-packages/x.pth"
     )
     box.run("echo 'import sitecustomize' > x.pth")
-    tree = tmp_path / "tree"
+    tree = box._layout.tree
     with open_sandbox(tree, backend=box.backend) as another:  # starts programs of ours with the tree in sight
         done = another.run([PYTHON, "-c", "print('real')"])
     assert (done.stdout, done.stderr) == ("real\n", "")
@@ -232,8 +245,83 @@ def test_clone3_falls_back_and_foreign_calls_end_the_process(box):
     assert done.stdout == "ENOSYS\n"
 
 
-def test_mode_bits_that_would_outlast_the_sandbox(box, tmp_path):
+def test_mode_bits_that_would_outlast_the_sandbox(box):
     box.run("cp /bin/sh sh; chmod u+s sh; chmod 2755 .; install -m 4755 /bin/sh sh2; umask 0; mkdir -m 6777 d")
-    for path in (tmp_path / "tree").rglob("*"):
+    for path in box._layout.tree.rglob("*"):
         assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID), path
     box.run("rm -rf sh sh2 d")
+
+
+def test_it_cannot_put_itself_behind_others_when_memory_runs_out(box):
+    done = box.run("echo 0 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj; echo 5 > /proc/$$/oom_adj")
+    assert done.stdout == "1000\n"
+
+
+def test_streams_by_name(box):
+    done = box.run("echo out > /dev/stdout; echo err > /dev/stderr; cat /dev/stdin | tee /dev/fd/2", stdin=b"in\n")
+    assert (done.stdout, done.stderr) == ("out\nin\n", "err\nin\n")
+
+
+def test_ten_thousand_arguments(box):
+    words = ["/bin/sh", "-c", 'printf "%s\\0" "$#" "$1" "$2" "$3" "$10000"; exit 9', "sh"]
+    words += ["", "a 'b' \"c\" $d\n`e`", "\udcff\\", *["x"] * 9_997]
+    done = box.run(words)
+    assert done.exit_code == 9
+    assert done.stdout.split("\0")[:3] == ["10000", "", "a 'b' \"c\" $d\n`e`"]
+    assert done.stdout.split("\0")[3] == "\ufffd\\"
+
+
+def test_what_is_readable_below_tmp(box, tmp_path):
+    """Its parents lie in the sandbox's own /tmp, and have to be open to the command."""
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    (shown / "file").write_text("seen")
+    places = [(shown, "/tmp/a/b/venv"), (shown / "file", "/tmp/c/d/file"), (shown, "/dev/shm/e/f")]
+    with open_sandbox(box._layout.tree, backend=box.backend, readable=places) as another:
+        done = another.run(
+            "cat /tmp/a/b/venv/file /tmp/c/d/file /dev/shm/e/f/file; ls /tmp; echo x > /tmp/own && cat /tmp/own"
+        )
+    assert (done.stdout, done.stderr) == ("seenseenseena\nc\nx\n", "")
+
+
+def test_a_start_in_another_process_namespace_ends_nothing(box, tmp_path):
+    """As in a container that shares no process numbers with us: its sandboxes are none of ours to sweep."""
+    if not users.is_root():
+        pytest.skip("takes root")
+    (tmp_path / "tree").mkdir()
+    script = f"""
+from pathlib import Path
+from rtmc.gymenvs.isolation import bubblewrap, cgroups, users
+from rtmc.gymenvs.sandbox import open_sandbox
+with open_sandbox(Path({str(tmp_path / "tree")!r}), backend={box.backend!r}) as one:
+    print(one.run("touch began; while [ ! -e end ]; do sleep 0.02; done; echo survived").stdout, end="")
+"""
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as live:
+        try:
+            until = time.monotonic() + 20
+            while not (tmp_path / "tree/began").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            bubblewrap.sweep()
+            cgroups.sweep(set(places.parents.values()) if (places := cgroups.places()) else set())
+            time.sleep(0.1)
+            (tmp_path / "tree/end").touch()
+            assert live.stdout.read() == "survived\n"
+        finally:
+            live.kill()
+
+
+def test_the_tree_is_given_to_the_agent(tmp_path):
+    if not users.is_root():
+        pytest.skip("only root hands a tree over")
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/b/c").write_text("x")
+    (tree / "a/out").symlink_to("/etc/hostname")
+    before = os.stat("/etc/hostname").st_uid
+    with open_sandbox(tree) as box:
+        assert box.owner == users.owner()
+        assert box.run("echo y >> a/b/c; touch a/b/d; stat -c %u a/b/c a/b/d").stdout == "1000\n1000\n"
+    assert (tree / "a/b/c").stat().st_uid == users.AGENT
+    assert (tree / "a/out").lstat().st_uid == users.AGENT
+    assert os.stat("/etc/hostname").st_uid == before

@@ -7,8 +7,10 @@ import pytest
 
 from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.mutate import ready
+from rtmc.gymenvs.swe.mutate.layout import read_package
 from rtmc.gymenvs.swe.mutate.ready import check, main, pack, unpack
 from rtmc.gymenvs.swe.mutate.readyset import DATA, read_ready, ready_packages, ready_tasks
+from rtmc.gymenvs.swe.mutate.validate import make_bench
 from rtmc.gymenvs.swe.patch import apply_patch
 from rtmc.gymenvs.swe.sources import Embedded
 from rtmc.gymenvs.swe.task import SWETask
@@ -37,6 +39,54 @@ def test_the_set():
         assert len(package.tests) >= 15
         code = [text for path, text in package.files.items() if path.endswith(".py") and not path.startswith("tests/")]
         assert sum(text.count("\n") for text in code) >= 80
+
+
+# Other fixes that do what text, README and docstrings say; each edit is made in the tree with the bug.
+OTHER_FIXES = {
+    "nestdiff-shifting-removals": [
+        (
+            "nestdiff/changes.py",
+            "yield Change(join((*path, head + at)), old_middle[at], ABSENT)",
+            "yield Change(join((*path, head + shared)), old_middle[at], ABSENT)",
+        )
+    ],
+    "spans-lost-hole": [
+        (
+            "spans/spanset.py",
+            "if joined and joined[-1].touches(interval):",
+            "last = joined[-1] if joined else None\n"
+            "        hole = last and last.high == interval.low and not (last.closed_high or interval.closed_low)\n"
+            "        if last and last.touches(interval) and not hole:",
+        )
+    ],
+    "keepcache-evicts-the-living": [
+        (
+            "keepcache/cache.py",
+            "        self._make_room(weight)\n",
+            "        self.expire()\n        self._make_room(weight)\n",
+        )
+    ],
+    "deptree-cycle-story": [("deptree/graph.py", "return [*path, name]", "return [*path[path.index(name) :], name]")],
+    "cronexpr-star-step-days": [
+        ("cronexpr/schedule.py", f'words[{k}] == "*"', f'words[{k}].split("/")[0] == "*"') for k in (2, 4)
+    ],
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("task_id", OTHER_FIXES)
+def test_another_right_fix_passes(task_id, tmp_path):
+    package, one = next((p, one) for p in PACKAGES.values() for one in p.planted if one.task.task_id == task_id)
+    texts = {**package.files, **one.broken}
+    for path, old, new in OTHER_FIXES[task_id]:
+        assert texts[path].count(old) == 1
+        texts[path] = texts[path].replace(old, new)
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    report = make_bench(read_package(tmp_path, package.name), limit_s=60).run({})
+    assert set(report.results) == set(package.tests)
+    assert [test for test, result in report.results.items() if not result.passed] == []
 
 
 @pytest.mark.parametrize("task", ready_tasks(), ids=lambda task: task.task_id)

@@ -16,6 +16,7 @@ from rtmc.gymenvs.swe.formats import load_embedded
 from rtmc.gymenvs.swe.oracle import finish_action, shell_action
 from rtmc.gymenvs.swe.patch import make_patch
 from rtmc.gymenvs.swe.policies import play
+from rtmc.gymenvs.swe.tree import WorkTree
 from tests.swe_episodes import BROKEN, HIDDEN, MENDED, NEEDS_SANDBOX, calc, edit, shell
 
 pytestmark = NEEDS_SANDBOX
@@ -288,3 +289,41 @@ def test_a_setup_that_hangs_makes_reset_raise_within_its_limit():
         env.reset()
     assert time.monotonic() - began < 30
     env.close()
+
+
+# -- trees that are no trees to grade -------------------------------------------------------------------------------
+
+
+def test_more_than_a_snapshot_holds_is_a_grade_of_0(env, monkeypatch):
+    env.reset()
+    monkeypatch.setattr(WorkTree.snapshot, "__kwdefaults__", {"limit": 1000})
+    shell(env, "head -c 2000 /dev/urandom > big")
+    _, reward, terminated, truncated, info = env.step(finish_action("r2e"))
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "too large to grade" in info["verdict"]["reason"]
+    assert info["verdict"]["fail_to_pass"] == {"tests/test_calc.py::test_add": False}
+
+
+def test_a_tree_with_too_many_files_does_not_end_the_episode(monkeypatch):
+    env = SWEEnv(tasks=[calc()], layer="copy")
+    try:
+        env.reset()
+        monkeypatch.setattr("rtmc.gymenvs.swe.layers.MOST_ENTRIES", 50)
+        _, _, terminated, truncated, info = shell(env, "mkdir d; for i in $(seq 99); do ln README.md d/$i; done")
+        assert (terminated, truncated) == (False, False)
+        assert "cannot be compared" in info["error"]
+        key = info["state_key"]
+        assert shell(env, "true")[4]["state_key"].split("|")[0] == key.split("|")[0]
+        _, reward, terminated, _, info = env.step(finish_action("r2e"))
+        assert (reward, terminated) == (0.0, True)
+        assert "too large to grade" in info["verdict"]["reason"]
+    finally:
+        env.close()
+
+
+def test_a_configuration_nested_too_deeply_is_no_error_of_the_grader(env):
+    env.reset()
+    edit(env, "a - b", "a + b")
+    shell(env, 'python3 -c \'print("x = " + "[" * 5000 + "]" * 5000)\' > pyproject.toml')
+    _, reward, terminated, _, info = env.step(finish_action("r2e"))
+    assert (reward, terminated, info["error"]) == (1.0, True, None)

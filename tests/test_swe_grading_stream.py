@@ -4,11 +4,14 @@ import base64
 import hashlib
 import hmac
 import json
+import sys
 import unittest.util
+from pathlib import Path
 
 import pytest
 
 from rtmc.gymenvs.swe.grading.canary import make_canaries
+from rtmc.gymenvs.swe.grading.origin import Origin
 from rtmc.gymenvs.swe.grading.stream import read_channel
 from rtmc.gymenvs.swe.grading.watch import Machinery
 
@@ -20,12 +23,16 @@ def line(number: int, *values: object, key: bytes = KEY) -> bytes:
     return body + b" " + hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b"\n"
 
 
-def phases(test: str, outcome: str = "passed", raised: str = "", origin: str = "", message: str = "", xfail=False):
-    yield "phase", test, "setup", "passed", False, "", "", "", 0.25
+def phases(
+    test: str, outcome: str = "passed", raised: str = "", origin: str = "", message: str = "", xfail=False, **more
+):
+    """`sure`: everybody on the way of the exception is known; `given`: a hook of the task gave the mark."""
+    sure, given = more.get("sure", True), more.get("given", False)
+    yield "phase", test, "setup", "passed", False, "", "", True, False, "", 0.25
     yield "log", test, "setup", "passed", False, False
-    yield "phase", test, "call", outcome, xfail, raised, origin, message, 0.5
+    yield "phase", test, "call", outcome, xfail, raised, origin, sure, given, message, 0.5
     yield "log", test, "call", outcome, xfail, False
-    yield "phase", test, "teardown", "passed", False, "", "", "", 0.25
+    yield "phase", test, "teardown", "passed", False, "", "", True, False, "", 0.25
     yield "log", test, "teardown", "passed", False, False
 
 
@@ -153,6 +160,11 @@ def test_a_canary_that_does_not_fail_by_itself_is_seen(said, what):
     ("message", "void"),
     [
         (("act", "gc.get_objects", "called", "/testbed/shop.py"), False),
+        (("act", "sys.settrace", "called", "/testbed/shop.py"), True),
+        (("act", "sys.setprofile", "called", "/testbed/tracer.py"), False),  # it was a profiler before
+        (("act", "sys.setprofile", "called", "/testbed/shop.py"), True),
+        (("act", "sys.settrace", "called", "/testbed/tests/test_a.py"), False),
+        (("act", "sys.settrace", "called", "</lib/python/threading.py>"), True),
         (("act", "open", "/testbed/tests/test_a.py", "/testbed/shop.py"), True),
         (("act", "os.rename", "/testbed/tests", "/testbed/old.py"), False),  # as the task began
         (("act", "os.rename", "/testbed/tests", "/tmp/x.py"), True),
@@ -171,12 +183,13 @@ def test_a_canary_that_does_not_fail_by_itself_is_seen(said, what):
 def test_what_voids_and_what_is_only_told(message, void, tmp_path):
     (tmp_path / "old.py").write_text("")
     (tmp_path / "shop.py").write_text("")
+    (tmp_path / "tracer.py").write_text("import sys\nsys.setprofile(print)\n")
     channel = read(
         stream(session(phases("a.py::t"), report=junit(t="PASSED"), extra=[message])),
         base=tmp_path,
-        changed=["shop.py"],
+        changed=["shop.py", "tracer.py"],
         protected=["tests/test_a.py"],
-        texts=["import builtins\nbuiltins.print = repr\n"],
+        texts={"tests/test_a.py": "import builtins\nbuiltins.print = repr\n"},
     )
     assert bool(channel.forged) is void
     assert bool(channel.suspicions) is not void
@@ -184,31 +197,60 @@ def test_what_voids_and_what_is_only_told(message, void, tmp_path):
     assert free.forged == []  # nobody is suspected where no agent was
 
 
+CALLS = "import pytest\n\n\ndef test_t():\n    {}\n\n\ndef test_other():\n    {}\n"
+MARKED = "import pytest\n\n\n{}\ndef test_t():\n    assert 0\n\n\ndef test_other():\n    pass\n"
+TEST, SHOP, LIB = "/testbed/tests/test_a.py", "/testbed/shop.py", "/lib/python/tools.py"
+
+
 @pytest.mark.parametrize(
-    ("raised", "origin", "text", "status"),
+    ("raised", "origin", "more", "text", "status"),
     [
-        ("Skipped", "/testbed/tests/test_a.py", "pytest.skip('x')", "SKIPPED"),
-        ("Skipped", "", "", "SKIPPED"),  # by a mark
-        ("Skipped", "/testbed/shop.py", "pytest.skip('x')", "FAILED"),
-        ("Skipped", "/testbed/tests/test_a.py", "assert 1", "FAILED"),  # the tests have no such word
-        ("XFailed", "/testbed/tests/test_a.py", "pytest.xfail('x')", "XFAIL"),
-        ("XFailed", "/testbed/shop.py", "pytest.xfail('x')", "FAILED"),
-        ("AssertionError", "/testbed/shop.py", "@pytest.mark.xfail", "XFAIL"),
-        ("AssertionError", "/testbed/shop.py", "assert 1", "FAILED"),  # the mark came from elsewhere
+        ("Skipped", TEST, {}, CALLS.format("pytest.skip('x')", "pass"), "SKIPPED"),
+        ("Skipped", TEST, {}, CALLS.format("pass", "pytest.skip('x')"), "FAILED"),  # another test says so
+        ("Skipped", "", {}, MARKED.format("@pytest.mark.skip"), "SKIPPED"),
+        ("Skipped", "", {}, MARKED.format("needs = pytest.mark.skipif(True)\n\n\n@needs"), "SKIPPED"),
+        ("Skipped", "", {}, MARKED.format("pytestmark = pytest.mark.skip\n"), "SKIPPED"),
+        ("Skipped", "", {}, MARKED.format(""), "FAILED"),  # the mark came from elsewhere
+        ("Skipped", "", {"given": True}, MARKED.format(""), "SKIPPED"),  # from a hook of the task's
+        ("Skipped", SHOP, {}, CALLS.format("pytest.skip('x')", "pass"), "FAILED"),
+        ("Skipped", LIB, {}, CALLS.format("pass", "pass"), "SKIPPED"),
+        ("Skipped", LIB, {"sure": False}, CALLS.format("pass", "pass"), "FAILED"),  # somebody took its name
+        ("XFailed", TEST, {}, CALLS.format("pytest.xfail('x')", "pass"), "XFAIL"),
+        ("XFailed", TEST, {}, CALLS.format("pass", "pytest.xfail('x')"), "FAILED"),
+        ("XFailed", SHOP, {}, CALLS.format("pytest.xfail('x')", "pass"), "FAILED"),
+        ("AssertionError", SHOP, {}, MARKED.format("@pytest.mark.xfail"), "XFAIL"),
+        ("AssertionError", SHOP, {}, MARKED.format("") + "\n\n@pytest.mark.xfail\ndef test_no(): 0\n", "FAILED"),
     ],
 )
-def test_only_the_tests_may_skip_or_expect_a_failure(raised, origin, text, status, tmp_path):
+def test_only_the_tests_may_skip_or_expect_a_failure(raised, origin, more, text, status, tmp_path):
     xfail = raised != "Skipped"
-    said = junit(t="SKIPPED")
+    test = "tests/test_a.py::test_t"
+    report = junit(t="SKIPPED").replace(b'classname="a" name="t"', b'classname="tests.test_a" name="test_t"')
     channel = read(
-        stream(session(phases("a.py::t", "skipped", raised, origin, "why", xfail), report=said)),
+        stream(session(phases(test, "skipped", raised, origin, "why", xfail, **more), report=report)),
         base=tmp_path,
         changed=["shop.py"],
         protected=["tests/test_a.py"],
-        texts=[text],
+        texts={"tests/test_a.py": text},
     )
     assert channel.forged == []
-    assert channel.results["a.py::t"].status == status
+    assert channel.results[test].status == status
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("phase", "t"),
+        ("end", "x"),
+        ("phase", 1, *phases("t")),
+        ("unheard of",),
+        ("changed", "a", None),
+        ("act", [], "", ""),
+    ],
+)
+def test_a_signed_message_of_another_shape_is_no_message(message):
+    channel = read(stream(session(phases("a.py::t"), report=junit(t="PASSED"), extra=[message])))
+    assert "does not send" in channel.forged[0]
 
 
 def longer(first=1, *, second=2):
@@ -217,7 +259,7 @@ def longer(first=1, *, second=2):
 
 @pytest.mark.parametrize("part", ["__code__", "__defaults__", "__kwdefaults__", "name", "gone", "method"])
 def test_the_runners_functions_are_compared_by_identity(part, monkeypatch):
-    machinery = Machinery()
+    machinery = Machinery(Origin(str(Path(__file__).parent), [sys.base_prefix, sys.prefix], ()))
     assert machinery.changes(True) == []
     function = unittest.util.safe_repr
     if part == "name":

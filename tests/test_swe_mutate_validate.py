@@ -1,6 +1,7 @@
 """Mutants judged by a package's own tests in a real sandbox, and tasks made of them."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,7 +148,14 @@ def test_what_a_failing_test_saw(measured):
     notes = {note["test"]: note for note in bench.observe({broken.path: broken.data}, tests, functions)}
     assert {test: note["depth"] for test, note in notes.items()} == dict(zip(tests, [2, 1], strict=True))
     note = notes[tests[1]]
-    assert note["statement"] == "assert clamp(value, 0, 100) == expected"
+    lines = TESTS.split("\n")
+    assert (note["file"], lines[note["line"] - 1].strip()) == (
+        "tests/test_prices.py",
+        "assert clamp(value, 0, 100) == expected",
+    )
+    assert lines[note["first"] - 1].startswith("@pytest.mark.parametrize")
+    assert note["ours"] == ["clamp", "steps", "total"]
+    assert note["public"] == {}  # the package's top offers none of them
     assert note["parameters"] == {"value": "500", "expected": "100"}
     assert note["message"].startswith("assert 500 == 100")
 
@@ -184,8 +192,9 @@ def test_tasks_and_how_a_run_goes_on(bench, tmp_path, monkeypatch):
         assert set(task.hidden_files) == {test.split("::")[0] for test in task.fail_to_pass}
         assert SWETask.from_json(task.to_json()) == task
         assert "shop/prices.py" in task.bug_patch
+        rest = re.sub(r"^ *from shop\.prices import .*$", "", task.problem_statement, flags=re.MULTILINE)
         for secret in ("prices.py", "shop.prices", *changed(task.bug_patch)):
-            assert secret not in task.problem_statement
+            assert secret not in rest
 
     # Once more: everything is found in the journal, nothing runs. A cut-off last line is dropped.
     def no_run(*_):

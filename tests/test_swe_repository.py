@@ -214,7 +214,7 @@ def make_folder(path):
 def test_a_prepared_folder_is_copied(tmp_path):
     folder = make_folder(tmp_path / "ready")
     before = {one: one.lstat().st_mtime_ns for one in folder.rglob("*")}
-    task = make_task(source=Folder(str(folder)))
+    task = make_task(source=Folder(str(folder)), patch="")
     prepared = prepare(task, tmp_path / "cache")
     assert files_in(prepared.base) == {"core.py": BROKEN, "README": "Doubles.\n", "link": BROKEN}
     assert os.readlink(prepared.base / "link") == "core.py"
@@ -339,7 +339,7 @@ def test_without_git_there_is_no_repository(tmp_path, monkeypatch):
 
 def test_packages_below_src_are_found(tmp_path):
     files = {f"src/{name}" if name == "core.py" else name: content for name, content in FILES.items()}
-    prepared = prepare(make_task(source=Embedded(files), env={"MINE": "1"}), tmp_path)
+    prepared = prepare(make_task(source=Embedded(files), patch="", env={"MINE": "1"}), tmp_path)
     assert prepared.runtime.env["PYTHONPATH"] == "/testbed/src:/testbed"
     assert prepared.runtime.env["MINE"] == "1"
     own = prepare(make_task(env={"PYTHONPATH": "/testbed/lib"}), tmp_path)
@@ -357,6 +357,50 @@ def test_the_cache_is_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.delenv("RTMC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert repository.cache_folder() == tmp_path / "xdg/rtmc/swe"
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        (FIX.replace("n + 1", "n + 7"), "task 'double': field `patch`, the gold patch: .*core.py"),
+        (FIX.replace("core.py", "none.py"), "task 'double': field `patch`, the gold patch: .*none.py"),
+        ("no patch at all", "task 'double': field `patch`"),
+    ],
+)
+def test_a_gold_patch_that_does_not_apply_is_refused(tmp_path, patch, said):
+    with pytest.raises(PreparationError, match=said):
+        prepare(make_task(patch=patch), tmp_path)
+    assert [one.name for one in (tmp_path / "trees").iterdir() if not one.name.endswith(".lock")] == []
+    base = prepare(make_task(), tmp_path).base  # one that does leaves the tree as it is
+    assert (base / "core.py").read_text() == BROKEN
+    prepare(make_task(patch=""), tmp_path)  # none is known
+
+
+def test_a_gold_patch_over_links_modes_and_new_files(tmp_path):
+    root = tmp_path / "source"
+    root.mkdir()
+    (root / "run.sh").write_text("true\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("run.sh")
+    patch = (
+        "diff --git a/run.sh b/sub/run.sh\nsimilarity index 100%\nrename from run.sh\nrename to sub/run.sh\n"
+        "diff --git a/link b/link\nindex f45d4ba..2b0d0d1 120000\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-run.sh\n"
+        "\\ No newline at end of file\n+sub/run.sh\n\\ No newline at end of file\n"
+        "diff --git a/new b/new\nnew file mode 100644\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
+    )
+    prepared = prepare(make_task(source=Folder(str(root)), patch=patch, hidden_files=()), tmp_path / "cache")
+    assert (prepared.base / "run.sh").stat().st_mode & 0o111
+    (root / "new").write_text("x\n")
+    with pytest.raises(PreparationError, match=r"the gold patch: .*new"):
+        prepare(make_task(source=Folder(str(root)), patch=patch, hidden_files=()), tmp_path / "cache")
+
+
+def test_a_commit_that_is_none_is_told_with_the_task(tmp_path):
+    task = make_task(source=Image("", "a/b", "--help"))
+    with pytest.raises(
+        PreparationError, match="task 'double': field `base_commit`: wanted a commit of a git repository"
+    ):
+        prepare(task, tmp_path, repos={})
 
 
 def test_what_is_no_task_is_refused(tmp_path):

@@ -167,7 +167,7 @@ def act(root: Path, what: str, path: str, more) -> None:
         pass
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(todo=st.lists(steps, max_size=25))
 def test_any_walk_of_snapshots_and_restores(base, make, todo):
     """Whatever was done between: after a restore the tree is as it was, in place, in another tree, on other layers."""

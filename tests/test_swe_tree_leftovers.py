@@ -1,5 +1,6 @@
 """Trees at once in threads and processes, and what is left of them: nothing, however their process ends."""
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -7,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from rtmc.gymenvs.swe import places
 from rtmc.gymenvs.swe.places import mounts_below, trees_folder
 from rtmc.gymenvs.swe.tree import WorkTree, probe_layers, sweep_leftovers
 
@@ -65,58 +69,75 @@ def test_sixteen_at_once(base, tmp_path, layer):
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(episode, *arguments)) == alone
     # Spawned: a fork of a process with threads is no way to start others.
-    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         assert list(processes.map(episode, *arguments)) == alone
     assert not trees_folder(tmp_path).exists()
     assert {file.name: file.read_text() for file in base.iterdir()} == {f"m{k}.py": f"k = {k}\n" for k in range(20)}
 
 
-CHILD = """
-import sys, time
+def used_trees(base: Path, place: Path, layer: str) -> list[WorkTree]:
+    """Three trees, with what is not easily removed."""
+    made = [WorkTree(base, layer=layer, place=place) for _ in range(3)]
+    for tree in made:
+        tree.write("deep/" * 50 + "f", b"x", parents=True)
+        (tree.root / "deep").chmod(0)
+    return made
+
+
+class Child:
+    """A forked process, past its first word `ready` or whatever `work` tells by its argument; then it waits."""
+
+    def __init__(self, work: Callable[[Callable[[str], None]], object]) -> None:
+        told, tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(told)
+            try:
+                held = work(lambda word: os.write(tell, f"{word}\n".encode()))
+                os.write(tell, b"ready\n")
+                time.sleep(100)
+                del held
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        os.close(tell)
+        with os.fdopen(told) as words:
+            self.word = words.readline().strip()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+AT_THE_END = """
+import sys
 from pathlib import Path
-from rtmc.gymenvs.swe.tree import WorkTree
-base, place, layer, end = sys.argv[1:]
-trees = [WorkTree(Path(base), layer=layer, place=Path(place)) for _ in range(3)]
-for tree in trees:
-    tree.write("deep/" * 50 + "f", b"x", parents=True)
-    (tree.root / "deep").chmod(0)
-print("ready", flush=True)
-if end == "wait":
-    time.sleep(100)
+from tests.test_swe_tree_leftovers import used_trees
+base, place, end, *layers = sys.argv[1:]
+held = [used_trees(Path(base), Path(place), layer) for layer in layers]
 if end == "raise":
     raise KeyError("an error that nobody catches")
 """
 
 
-def start(base: Path, place: Path, layer: str, end: str) -> subprocess.Popen:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(base), str(place), layer, end],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert child.stdout.readline() == b"ready\n"
-    return child
-
-
 @pytest.mark.parametrize("end", ["exit", "raise"])
-def test_nothing_is_left_at_the_interpreter_s_end(base, tmp_path, layer, end):
-    child = start(base, tmp_path, layer, end)
-    assert child.wait(20) == (1 if end == "raise" else 0)
-    child.stdout.close()
+def test_nothing_is_left_at_the_interpreter_s_end(base, tmp_path, end):
+    layers = [layer for layer in LAYERS if not probe_layers()[layer]]
+    words = [sys.executable, "-c", AT_THE_END, str(base), str(tmp_path), end, *layers]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "nobody catches" in done.stderr) == ((1, True) if end == "raise" else (0, False))
     assert not trees_folder(tmp_path).exists()
     assert mounts_below(tmp_path) == []
 
 
 def test_what_a_killed_process_left_is_swept(base, tmp_path, layer):
+    living = Child(lambda _: used_trees(base, tmp_path, layer))
+    killed = Child(lambda _: used_trees(base, tmp_path, layer))
     mine = WorkTree(base, layer=layer, place=tmp_path)
     mine.write("mine", b"kept")
-    living = start(base, tmp_path, layer, "wait")
-    killed = start(base, tmp_path, layer, "wait")
     top = trees_folder(tmp_path)
     assert len(os.listdir(top)) == 3
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.kill()
     each = 2 if layer == "overlay" else 0  # the tree, and its memory where there is enough
     assert len(os.listdir(top)) == 3
     assert (len(mounts_below(top)) > 4) == bool(each)
@@ -130,52 +151,116 @@ def test_what_a_killed_process_left_is_swept(base, tmp_path, layer):
     folder = next(path for path in top.iterdir() if path.name.startswith(f"{living.pid}-"))
     assert sorted(path.name for path in folder.iterdir()) == ["0", "1", "2"]
     assert (folder / "0" / "tree" / "m0.py").read_text() == "k = 0\n"
-    living.send_signal(signal.SIGKILL)
-    living.wait()
+    living.kill()
+
     # Another process' first tree sweeps, without being asked.
-    start(base, tmp_path, layer, "exit").wait()
-    assert [path.name.split("-")[0] for path in top.iterdir()] == [str(os.getpid())]
+    def first(tell) -> None:
+        places._swept.clear()
+        places._homes.clear()
+        WorkTree(base, layer=layer, place=tmp_path).close()
+        tell(",".join(path.name.split("-")[0] for path in top.iterdir()))
+
+    another = Child(first)
+    another.kill()
+    assert another.word == str(os.getpid())
     assert mine.read("mine") == b"kept"
     mine.close()
     assert not top.exists()
-    for child in (living, killed):
-        child.stdout.close()
 
 
 def test_a_forked_child_leaves_its_parent_s_trees(base, tmp_path, layer):
-    """It ends, sweeps, and makes its own; it may even outlive its parent, whose leftovers are swept all the same."""
+    """It ends, sweeps, and makes its own."""
     with WorkTree(base, layer=layer, place=tmp_path) as tree:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                tree.close()
-                assert sweep_leftovers(tmp_path) == 0
-                with WorkTree(base, layer=layer, place=tmp_path) as own:
-                    own.write("own", b"")
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def work(tell) -> None:
+            tree.close()
+            assert sweep_leftovers(tmp_path) == 0
+            with WorkTree(base, layer=layer, place=tmp_path) as own:
+                own.write("own", b"")
+
+        child = Child(work)
+        child.kill()
+        assert child.word == "ready"
         tree.write("x", b"still here")
         assert tree.changes()
     assert not trees_folder(tmp_path).exists()
 
 
-def test_a_child_that_outlives_its_killed_parent(base, tmp_path, layer):
-    code = CHILD.replace(
-        'if end == "wait":', "import os\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nelse:"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(base), str(tmp_path), layer, "wait"], cwd=ROOT, stdout=subprocess.PIPE
-    )
-    assert child.stdout.readline() == b"ready\n"
-    time.sleep(0.2)
+def test_a_child_that_works_on_when_its_parent_was_killed(base, tmp_path, layer):
+    """It keeps the trees that it took along for as long as it lives; then they are swept."""
+
+    def work(tell) -> object:
+        tree = WorkTree(base, layer=layer, place=tmp_path)
+        inner = Child(lambda _: None)
+        tell(f"{inner.pid} {tree.root}")
+        return tree
+
+    child = Child(work)
+    pid, _, root = child.word.partition(" ")
     child.kill()
-    child.wait()
-    assert sweep_leftovers(tmp_path) == 1
+    assert sweep_leftovers(tmp_path) == 0
+    assert Path(root, "m0.py").read_text() == "k = 0\n"
+    os.kill(int(pid), signal.SIGKILL)
+    until = time.monotonic() + 10
+    while sweep_leftovers(tmp_path) == 0 and time.monotonic() < until:
+        time.sleep(0.02)
     assert not trees_folder(tmp_path).exists()
-    child.stdout.close()
+
+
+def test_a_process_that_closed_its_descriptors(base, tmp_path, layer):
+    """The lock is gone with them; the folder's name still tells that the process lives. The next tree locks again."""
+    with WorkTree(base, layer=layer, place=tmp_path) as tree:
+        lock = next(
+            int(name)
+            for name in os.listdir("/proc/self/fd")
+            if os.path.realpath(f"/proc/self/fd/{name}") == str(tree.root.parents[1])
+        )
+        os.close(lock)
+        reused = os.open(os.devnull, os.O_RDONLY)  # the number may soon be something else's
+        assert swept_by_another(tmp_path) == "0"
+        assert (tree.root / "m0.py").read_text() == "k = 0\n"
+        with WorkTree(base, layer=layer, place=tmp_path):
+            again = os.open(tree.root.parents[1], os.O_RDONLY)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(again)
+    os.close(reused)
+    assert not trees_folder(tmp_path).exists()
+
+
+def swept_by_another(place: Path) -> str:
+    other = Child(lambda tell: tell(str(sweep_leftovers(place))))
+    other.kill()
+    return other.word
+
+
+def test_a_process_of_another_namespace_is_known_by_its_lock(base, tmp_path):
+    """Its number means nothing here, even where a process of ours has it."""
+    with WorkTree(base, layer="copy", place=tmp_path):
+        top = trees_folder(tmp_path)
+        (mine,) = top.iterdir()
+        pid, started, namespace, mark = mine.name.split("-")
+        names = [f"{pid}-{started}-{int(namespace) + 1}-{mark}", f"{pid}-{int(started) + 1}-{namespace}-{mark}", "odd"]
+        for name in names:
+            (top / name / "0").mkdir(parents=True)
+        lock = os.open(top / names[0], os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert sweep_leftovers(tmp_path) == 2
+        assert {path.name for path in top.iterdir()} == {mine.name, names[0]}
+        os.close(lock)
+        assert sweep_leftovers(tmp_path) == 1
+        assert [path.name for path in top.iterdir()] == [mine.name]
+
+
+def test_a_mount_tells_nothing_of_this_package(base, tmp_path):
+    """A sandbox's commands read the mounts that are shown to them."""
+    if probe_layers()["overlay"]:
+        pytest.skip(f"no overlay here: {probe_layers()['overlay']}")
+    with WorkTree(base, layer="overlay", place=tmp_path) as tree:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        (found,) = [line.split(" - ")[1] for line in lines if line.split()[4] == str(tree.root)]
+    assert found.startswith("overlay overlay ")
+    assert "rtmc" not in found
 
 
 def test_a_tree_that_nobody_holds_goes(base, tmp_path, layer):
@@ -198,10 +283,7 @@ def test_a_folder_of_someone_else_is_not_used(base, tmp_path):
 
 
 def test_what_cannot_be_swept_is_warned_of(base, tmp_path, monkeypatch):
-    child = start(base, tmp_path, "copy", "wait")
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    Child(lambda _: used_trees(base, tmp_path, "copy")).kill()
 
     def refuse(*_):
         raise OSError(5, "Input/output error")

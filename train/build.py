@@ -5,6 +5,7 @@ What this is not: it writes nothing. Bad input of any kind is told here, before 
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def build(config: Config, say: Callable[[str], None], evaluated: bool = True) ->
     texts = frozenset(_first_texts(make_held_out, held_out_tasks))
     if evaluated:
         _check_enough_tasks(config, make_env, texts)
+        if note := _same_split(config):
+            say(note)
     examples = expert_examples(make_env, config.prompt.examples, texts)
     if config.budget.threads:
         torch.set_num_threads(config.budget.threads)
@@ -124,10 +127,16 @@ def env_maker(config: Config, changes: dict[str, Any]) -> Callable[[], gymnasium
     return make
 
 
+# What the configuration calls the settings of an exploration, where it is not `explore.` and their name.
+SETTING_NAMES = {"budget": "explore.budget_tokens", "chains": "group_size"} | {
+    name: f"explore.{name}" for name in ("threshold", "eps_smooth")
+}
+
+
 def _settings(config: Config) -> Settings:
     explore = config.explore
     return Settings(
-        "none" if explore.rule == "chains" else explore.rule,  # `key=none` on the command line unsets the key
+        explore.rule,
         explore.budget_tokens,
         config.group_size,
         explore.candidates,
@@ -148,7 +157,7 @@ def _check_exploring(config: Config, make_env: Callable[[], gymnasium.Env]) -> N
             raise RunError(f"`explore.wrapper`: {error}") from None
     worlds = Worlds(make_env)
     try:
-        worlds.check_forks(config.explore.rule != "chains", f'`explore.rule = "{config.explore.rule}"`')
+        worlds.check_forks(config.explore.rule not in ("none", "chains"), f'`explore.rule = "{config.explore.rule}"`')
         worlds.reset(0)
         reference_of(worlds.first)
     finally:
@@ -194,6 +203,12 @@ def _check_method(config: Config) -> None:
     get_signature(config.credit.signatures)
     if clash := {"table", "method"} & config.credit.options.keys():
         raise RunError(f"`credit.options` has {min(clash)!r}: the method is named by `method`")
+    trees = [info.name for info in rtmc.estimators() if "parent" in info.needs]
+    if config.method in trees and config.explore.rule == "off":
+        raise RunError(
+            f'`method = "{config.method}"` reads trees, and with `explore.rule = "off"` none are grown: set '
+            '`explore.rule`, to "hindsight" say (`explore.rule=hindsight`), or take a method of chains such as "rtmc"'
+        )
     rows: list[dict[str, Any]] = [
         {"group": "trial", "rollout": r, "index": 0, "state": "s", "action": r, "outcome": float(r)} for r in range(2)
     ]
@@ -236,6 +251,29 @@ def _check_enough_tasks(config: Config, make_env: Callable[[], gymnasium.Env], t
             )
     finally:
         env.close()
+
+
+def _same_split(config: Config) -> str | None:
+    """What to say of held-out tasks that come from the split of training, where the environment has another."""
+    own, twin = {**config.env.kwargs}, "valid"
+    if "split" in config.evaluation.kwargs or own.get("split") not in (None, "train"):
+        return None
+    env = env_maker(config, {})()
+    try:
+        takes = "split" in inspect.signature(type(env.unwrapped).__init__).parameters
+    finally:
+        env.close()
+    if not takes:
+        return None
+    try:
+        env_maker(config, {"split": twin})().close()
+    except RunError:  # no such split, or not with these arguments: there is nothing to advise
+        return None
+    split = repr(own["split"]) if own.get("split") else "its default split"
+    return (
+        f"held-out tasks are drawn from the split that training draws from ({split}; none of them is trained on): "
+        f'`evaluation.kwargs={{split="{twin}"}}` takes them from "{twin}"'
+    )
 
 
 def _first_texts(make_env: Callable[[], gymnasium.Env], seeds: list[int]) -> list[str]:

@@ -24,10 +24,12 @@ from rtmc.train.prompt import Conversation, Format
 
 @dataclass
 class Episode:
-    """A rollout with the policy's turns beside its steps (turn t belongs to step t)."""
+    """A rollout with the policy's turns beside its steps (turn t belongs to step t); `hops` are the task's, where the
+    environment's info has them."""
 
     rollout: Rollout
     turns: list[Turn] = field(default_factory=list)
+    hops: int | None = None
 
 
 @dataclass
@@ -113,8 +115,9 @@ class Collector:
             rollout.stop, rollout.error = Stop.ERROR, f"reset: {type(error).__name__}: {error}"
             return _Seat(env, Episode(rollout), rng, Conversation(), "", {}, done=True)
         rollout.task_id = str(info["task_id"])
+        hops = None if info.get("hops") is None else int(info["hops"])
         conversation = Conversation([self.form.observation(observation, 0)])
-        return _Seat(env, Episode(rollout), rng, conversation, observation, info)
+        return _Seat(env, Episode(rollout, hops=hops), rng, conversation, observation, info)
 
     def _turn(self, seats: list[_Seat], acting: Acting) -> None:
         playing, contexts = [], []

@@ -10,7 +10,7 @@ import tomllib
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -83,8 +83,8 @@ class Credit(Section):
 
 
 class Explore(Section):
-    rule: Literal["off", "hindsight", "entropy", "random", "chains"] = Field(
-        "off", description="where rollouts branch; off: no trees; chains: no branches, for the same budget"
+    rule: Literal["off", "hindsight", "entropy", "random", "none", "chains"] = Field(
+        "off", description="where rollouts branch; off: no trees; none or chains: no branches, for the same budget"
     )
     budget_tokens: int = Field(2000, ge=1, description="tokens to sample for each task; `group_size` chains come first")
     candidates: int | None = Field(None, ge=1, description="turns sampled at a branch; unset = 2 by hindsight, else 1")
@@ -207,7 +207,8 @@ def save(config: Config, path: Path) -> None:
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Set `a.b=value` in nested tables; the value is read as TOML, and as plain text where it is not TOML.
 
-    `a.b=none` takes the key out, so that its default holds.
+    `a.b=none` takes the key out, so that its default holds; where `none` is one of the key's own words
+    (`explore.rule`), it is that word.
     """
     key, sign, value = override.partition("=")
     if not sign or not key.strip():
@@ -217,15 +218,27 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    *tables, last = key.strip().split(".")
+    key = key.strip()
+    *tables, last = key.split(".")
     for name in tables:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
             raise ConfigError(f"override {override!r}: `{name}` is a value, not a table")
-    if value == "none":  # TOML has no null: the key goes back to its default
+    if value == "none" and not _has_word(key, value):  # TOML has no null: the key goes back to its default
         data.pop(last, None)
     else:
         data[last] = parsed
+
+
+def _has_word(key: str, word: str) -> bool:
+    """Whether a key is one of a few words, and this is among them."""
+    model: Any = Config
+    *tables, last = key.split(".")
+    for name in tables:
+        field = getattr(model, "model_fields", {}).get(name)
+        model = field.annotation if field is not None else None
+    field = getattr(model, "model_fields", {}).get(last)
+    return field is not None and get_origin(field.annotation) is Literal and word in get_args(field.annotation)
 
 
 def parse(data: dict[str, Any], source: str = "config") -> Config:

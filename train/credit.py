@@ -81,6 +81,8 @@ def credit_forest(config: Config, forest: Forest) -> Credited:
         "sampled_tokens": float(forest.tokens),
         "branches": float(sum(candidate.node is not None for candidate in forest.candidates)),
         "candidates": float(len(forest.candidates)),
+        # Share of the tasks whose first chains left nothing of the budget for the rule.
+        "unexplored": float(np.mean([root.chain_tokens >= config.explore.budget_tokens for root in forest.roots])),
     }
     if scores:
         metrics["answer_score"] = float(np.mean(scores))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from rtmc.train.acting import Acting
-from rtmc.train.collect import Collector, successes
+from rtmc.train.collect import Collector, Episode, successes
 
 # Seeds of tasks: training draws below, evaluation from here on, so that no seed serves both.
 HELD_OUT = 2**30
@@ -106,8 +106,7 @@ def evaluate(
         sampled.append(outcome)
         for (episode,), success in zip(groups, outcome, strict=True):
             lengths.append(len(episode.turns))
-            parts = episode.rollout.task_id.split("/")
-            kinds.setdefault("/".join(parts[:-1]) or parts[0], []).append(bool(success))
+            kinds.setdefault(_kind(episode), []).append(bool(success))
         if greedy:
             groups = collector.play(part, 1, replace(acting, greedy=True), (1,), on_turn)
             errors += sum(episode.rollout.error is not None for (episode,) in groups)
@@ -122,6 +121,16 @@ def evaluate(
         {kind: Rate(sum(found), len(found)) for kind, found in sorted(kinds.items())},
         errors,
     )
+
+
+def _kind(episode: Episode) -> str:
+    """The row of the table by type: the task's id without its number, and its hops where it has any."""
+    parts = episode.rollout.task_id.split("/")
+    kind = "/".join(parts[:-1]) or parts[0]
+    if episode.hops is None:
+        return kind
+    hops = f"{episode.hops} hop{'s' if episode.hops != 1 else ''}"
+    return f"{kind}, {hops}" if len(parts) > 1 else hops
 
 
 def _batches(seeds: Sequence[int], size: int) -> Iterator[Sequence[int]]:

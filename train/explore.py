@@ -15,8 +15,10 @@ any N and wherever the branch was put. The prompt's own value (`divisor="childre
 the choice of histories does not look at their turns (rules "random" and "none", with episodes of one length).
 
 Rules (the paper's Table 4): "hindsight" as above; "entropy" revisits the turns the policy was least sure of, "random"
-any history, "none" plays chains alone. All spend the same budget: where a rule names no history, the round is a chain.
-A branch or a chain that was begun is played to its end, so that a task may use more than `budget` by one round.
+any history, "none" (or "chains") plays chains alone. All spend the same budget: where a rule names no history, the
+round is one chain. A branch or a chain that was begun is played to its end, so that a task may use more than `budget`
+by one round. The first chains are played whatever `budget` says; where they took it all, or where hindsight found
+nothing to revisit, `explore` warns (`rtmc.train.revisit.notes`).
 
 Errors of the environment are data. A candidate it could not execute leaves the draw (N counts those it could, so that
 the branch stands for turns that work), a rollout it broke off has an unknown outcome; both are kept with their error.
@@ -29,7 +31,8 @@ is as good as its snapshot: one that holds the generator repeats it in every can
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +45,7 @@ from rtmc.rollouts import Stop
 from rtmc.train.agent import Agent
 from rtmc.train.forks import Worlds
 from rtmc.train.references import ExploreError, Reference, reference_of
-from rtmc.train.revisit import Settings, histories, log_rho
+from rtmc.train.revisit import Settings, histories, log_rho, notes
 from rtmc.train.turn_forest import PROMPT, Candidate, Forest, Move, Node, Path, Place, Root
 
 ReferenceOf = Callable[[gymnasium.Env], Reference | None]
@@ -77,10 +80,11 @@ def explore(
     env          a gymnasium environment, or a function that makes one; `env.unwrapped.snapshot()` and `.restore()` fork
                  its episodes. With one environment every turn goes through them; with a function each rollout that is
                  played beside others has an environment of its own, and rule "none" does without forks
-    tasks        one task or several: a whole number is the seed of `reset`, anything else its option `task`
+    tasks        one task or several (a sequence, a one-dimensional array, an iterator): a whole number is the seed of
+                 `reset`, anything else its option `task`
     budget       policy tokens to sample for each task, chains and dropped candidates included
-    rule         "hindsight", "entropy", "random" or "none"
-    chains       rollouts from the prompt before the first branch; with "none" also those of each further round
+    rule         "hindsight", "entropy", "random" or "none" (also called "chains")
+    chains       rollouts from the prompt before the first round
     candidates   N, turns sampled at a revisited history; None = 2 with "hindsight", else 1
     per_round    histories a task revisits at a time
     threshold, penalty, penalty_sign, eps_smooth, smoothing
@@ -94,18 +98,39 @@ def explore(
     draw         how one of the candidates is drawn by their log rho: (scores, generator) -> (index, probability)
     on_turn      called after every lockstep turn with the tokens sampled so far, and the budget of all tasks
 
-    Raises ExploreError (a ValueError) for an argument out of range, and for an environment without `snapshot` and
-    `restore` or without a known reference where they are needed; the message says what would do.
+    Warns (UserWarning) where no task could start, where the first chains took the budget, and where hindsight marked
+    nothing. Raises ExploreError (a ValueError) for an argument out of range, and for an environment without `snapshot`
+    and `restore` or without a known reference where they are needed, TypeError for what is no environment; the message
+    says what would do.
     """
     settings = Settings(
         rule, budget, chains, candidates, per_round, threshold, penalty, penalty_sign, eps_smooth, smoothing
     )
-    several = isinstance(tasks, Sequence) and not isinstance(tasks, str | bytes)
     explorer = Explorer(agent, Worlds(env), settings, reference, draw, on_turn)
     try:
-        return explorer.run(list(tasks) if several else [tasks], key)
+        forest = explorer.run(_listed(tasks), key)
     finally:
         explorer.worlds.close()
+    for note in notes(forest, settings).values():
+        warnings.warn(note, stacklevel=2)
+    return forest
+
+
+def _listed(tasks: Any) -> list[Any]:
+    """The tasks in their order; ExploreError for a set, which has none, and for an array that is no list of tasks."""
+    if isinstance(tasks, set | frozenset):
+        raise ExploreError(f"`tasks` must have an order: give a list instead of {tasks!r}")
+    if isinstance(tasks, np.ndarray | torch.Tensor):
+        listed = tasks.tolist()
+        kinds = int | str if tasks.ndim == 1 else int
+        if tasks.ndim > 1 or not all(isinstance(task, kinds) for task in (listed if tasks.ndim else [listed])):
+            raise ExploreError(
+                f"`tasks`, an array, must be one whole number or (n,) whole numbers or texts, got {tasks.dtype} of "
+                f"shape {tuple(tasks.shape)}"
+            )
+        return listed if tasks.ndim else [listed]
+    several = isinstance(tasks, Sequence | Iterator) and not isinstance(tasks, str | bytes)
+    return list(tasks) if several else [tasks]
 
 
 @dataclass
@@ -146,9 +171,9 @@ class Explorer:
             raise ExploreError(f"{what} scores turns by a reference answer: give `reference`")
 
     def run(self, tasks: Sequence[Any], key: Sequence[int] = (0,)) -> Forest:
-        """See `explore`."""
+        """See `explore`; it warns of nothing."""
+        self.key = _checked_key(key)
         self.agent.weights_changed()
-        self.key = tuple(key)
         self.forest = Forest()
         self.unscored: list[Place] = []
         self.worlds.check_forks(needed=self.settings.rule != "none", option=f"rule={self.settings.rule!r}")
@@ -157,6 +182,8 @@ class Explorer:
         roots = self.forest.roots
         idle = {t: 0 for t, root in enumerate(roots) if root.place is not None}
         self._play(self._chains([t for t in idle for _ in range(self.settings.chains)], 0))
+        for root in roots:
+            root.chain_tokens = root.tokens
         while live := [
             t for t, rounds in idle.items() if roots[t].tokens < self.settings.budget and rounds < _PATIENCE
         ]:
@@ -198,8 +225,8 @@ class Explorer:
         for t in tasks:
             places = histories(self.forest, t, self.settings, self._seed(t, len(self.forest.roots[t].rollouts), 3))
             branches += places
-            if not places:
-                chains += [t] * (self.settings.chains if self.settings.rule == "none" else 1)
+            if not places:  # one and no more, so that every rule oversteps its budget by as little
+                chains.append(t)
         seats = self._branch(branches)
         self._play(seats + self._chains(chains, len(branches) * self.settings.pool))
 
@@ -209,7 +236,7 @@ class Explorer:
         paths = [self._path(place.task, place.node) for place in places]
         generators = [self._generator(path, 1, c) for path in paths for c in range(pool)]
         at = [place for place in places for _ in range(pool)]
-        moves = self.agent.act([p.history for p in at], [p.info for p in at], generators)
+        moves = self._moves(at, generators)
         tried = [self._try(slot, p, move) for slot, (p, move) in enumerate(zip(at, moves, strict=True))]
         self._score()
         seats = []
@@ -266,17 +293,19 @@ class Explorer:
         """Play rollouts side by side to their ends, and score what was completed."""
         seats = list(seats)
         while seats:
-            moves = self.agent.act(
-                [seat.place.history for seat in seats],
-                [seat.place.info for seat in seats],
-                [seat.generator for seat in seats],
-            )
+            moves = self._moves([seat.place for seat in seats], [seat.generator for seat in seats])
             for seat, move in zip(seats, moves, strict=True):
                 self._turn(seat, move)
             seats = [seat for seat in seats if seat.path.stop is None]
             if self.on_turn is not None:
                 self.on_turn(self.forest.tokens, self.settings.budget * len(self.forest.roots))
         self._score()
+
+    def _moves(self, places: Sequence[Place], generators: Sequence[Any]) -> Sequence[Move | None]:
+        moves = self.agent.act([p.history for p in places], [p.info for p in places], generators)
+        if len(moves) != len(places):
+            raise ExploreError(f"`agent.act` must give a move or None for each history: {len(moves)} of {len(places)}")
+        return moves
 
     def _turn(self, seat: _Seat, move: Move | None) -> None:
         after = self._try(seat.slot, seat.place, move)
@@ -347,6 +376,10 @@ class Explorer:
         references = [self.forest.roots[place.task].reference for place in self.unscored]
         told = [reference for reference in references if reference is not None]
         scores = self.agent.score([place.history for place in self.unscored], told)
+        if len(scores) != len(self.unscored):
+            raise ExploreError(
+                f"`agent.score` must give one score for each history: {len(scores)} of {len(self.unscored)}"
+            )
         for place, score in zip(self.unscored, scores, strict=True):
             place.score = float(score)
         self.unscored = []
@@ -358,3 +391,11 @@ class Explorer:
 
     def _generator(self, path: Path, *kind: int) -> np.random.Generator:
         return np.random.default_rng(self._seed(path.task, path.number, *kind))
+
+
+def _checked_key(key: Any) -> tuple[int, ...]:
+    listed = isinstance(key, Sequence | np.ndarray) and not isinstance(key, str | bytes)
+    whole = listed and all(isinstance(k, int | np.integer) and not isinstance(k, bool) and k >= 0 for k in key)
+    if not whole:
+        raise ExploreError(f"`key` must be a sequence of whole numbers of at least 0, such as (0,), got {key!r}")
+    return tuple(int(k) for k in key)

@@ -46,7 +46,7 @@ class Worlds:
 
     def __init__(self, env: gymnasium.Env | Callable[[], gymnasium.Env]) -> None:
         self._make = None if isinstance(env, gymnasium.Env) else env
-        if self._make is not None and not callable(self._make):
+        if not isinstance(env, gymnasium.Env) and not callable(env):
             raise TypeError(f"`env` must be a gymnasium environment or a function that makes one, got {env!r}")
         self._worlds = [_World(env)] if isinstance(env, gymnasium.Env) else []
         self._keeps = False
@@ -120,7 +120,10 @@ class Worlds:
         if self._make is None:
             return self._worlds[0]
         while len(self._worlds) <= slot:
-            self._worlds.append(_World(self._make()))
+            made = self._make()
+            if not isinstance(made, gymnasium.Env):
+                raise TypeError(f"`env` must be a function that makes a gymnasium environment; it made {made!r}")
+            self._worlds.append(_World(made))
         return self._worlds[slot]
 
     @staticmethod

@@ -18,13 +18,14 @@ import numpy as np
 
 from rtmc.errors import RtmcError
 from rtmc.train.acting import acting_of
-from rtmc.train.build import Parts
+from rtmc.train.build import SETTING_NAMES, Parts
 from rtmc.train.collect import Episode, successes
 from rtmc.train.credit import Credited, credit, credit_forest
 from rtmc.train.evaluate import HELD_OUT, Evaluated, evaluate
 from rtmc.train.interrupt import Interrupt
 from rtmc.train.learner import Batch, Learner, UpdateStats
 from rtmc.train.record import Recorder
+from rtmc.train.revisit import notes
 
 
 class TrainingStopped(RtmcError, RuntimeError):
@@ -46,6 +47,7 @@ class Trainer:
         self.next_seed = 0
         self.moving = False  # weights are between two steps: not a state to save
         self.evaluations: list[tuple[int, Evaluated]] = []
+        self.noted: set[str] = set()  # kinds of `notes` that were said: each is, once a run
 
     def run(self) -> None:
         """Train to `config.steps`; evaluate before and after. What can be resumed starts with the first evaluation."""
@@ -119,6 +121,10 @@ class Trainer:
         explorer.on_turn = lambda tokens, budget: self._on_turn(max(0, budget - tokens), budget)
         forest = explorer.run(seeds, draw)
         collected = time.perf_counter()
+        for kind, note in notes(forest, explorer.settings, SETTING_NAMES).items():
+            if kind not in self.noted:
+                self.recorder.say(f"step {self.step + 1}: {note}")
+            self.noted.add(kind)
         return forest.episodes(), credit_forest(config, forest), collected
 
     def _on_turn(self, unfinished: int, total: int) -> None:

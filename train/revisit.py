@@ -1,12 +1,14 @@
 """Where an exploration goes back to, and how likely each candidate is: `rtmc.explore` on a forest that grows.
 
+And what is to be said of an exploration that went nowhere (`notes`).
+
 What this is not: the arithmetic itself (rtmc/explore.py), or the growing (explore.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,8 @@ from rtmc.train.references import ExploreError
 from rtmc.train.turn_forest import Forest, Place
 
 RULES = (*arithmetic.RULES, "none")
+# Another name of a rule; what is kept is the one of RULES.
+ALSO = {"chains": "none"}
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,9 @@ class Settings:
     smoothing: str = "additive"
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
+        if self.rule not in (*RULES, *ALSO):
             raise ExploreError(f"`rule` must be {' or '.join(map(repr, RULES))}, got {self.rule!r}")
+        object.__setattr__(self, "rule", ALSO.get(self.rule, self.rule))
         for name, least in (("budget", 0), ("chains", 1), ("candidates", 1), ("per_round", 1)):
             value = getattr(self, name)
             if name == "candidates" and value is None:
@@ -100,3 +105,55 @@ def log_rho(before: float, scores: Sequence[float], settings: Settings) -> list[
     table = StepTable.from_rows(rows, dtype=torch.float64)
     found = hindsight_scores(table, settings.eps_smooth, settings.smoothing, "rtmc.train.explore")
     return [0.0] * len(rows) if bool(torch.isnan(found).any()) else found.tolist()
+
+
+def notes(forest: Forest, settings: Settings, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What of an exploration did not happen, and what would change that: kind -> one line; empty where all is well.
+
+    "start"      no task could start
+    "budget"     the first chains took the whole budget of at least half the tasks: these were not explored
+    "threshold"  hindsight marked no turn of any task: all was chains
+
+    names   what the caller calls a setting, where not by its name in `Settings`
+    """
+
+    def name(setting: str) -> str:
+        return f"`{(names or {}).get(setting, setting)}`"
+
+    found = {}
+    started = [t for t, root in enumerate(forest.roots) if root.place is not None]
+    if forest.roots and not started:
+        found["start"] = (
+            f"none of {len(forest.roots)} tasks could start, so that nothing was played: {forest.roots[0].error}"
+        )
+    took = [forest.roots[t].chain_tokens for t in started]
+    spent = [tokens for tokens in took if tokens >= settings.budget > 0]
+    if spent and 2 * len(spent) >= len(started):
+        between = f"{min(spent)}" if min(spent) == max(spent) else f"{min(spent)} to {max(spent)}"
+        found["budget"] = (
+            f"{name('budget')} is {settings.budget} tokens a task; the first chains ({name('chains')} = "
+            f"{settings.chains}) took {between} in {len(spent)} of {len(started)} tasks, which were "
+            f"explored no further: raise {name('budget')}"
+        )
+    explored = any(tokens < settings.budget for tokens in took)
+    if settings.rule == "hindsight" and explored and not forest.candidates:
+        lowest = _lowest(forest, settings)
+        if math.isnan(lowest):
+            found["threshold"] = (
+                "no turn has a score of the reference answer before and after it, so that nothing branched"
+            )
+        elif not lowest < settings.threshold:
+            found["threshold"] = (
+                f"no turn fell below {name('threshold')} = {settings.threshold:g} (the lowest log rho was "
+                f"{lowest:.2g}), so that nothing branched: lower {name('eps_smooth')} (now {settings.eps_smooth:g}), "
+                f"or raise {name('threshold')}"
+            )
+    return found
+
+
+def _lowest(forest: Forest, settings: Settings) -> float:
+    """The lowest log rho of all completed turns, NaN where none has one."""
+    table = forest.table(dtype=torch.float64)
+    found = hindsight_scores(table, settings.eps_smooth, settings.smoothing, "rtmc.train.explore")
+    found = found[~torch.isnan(found)]
+    return float(found.min()) if len(found) else math.nan

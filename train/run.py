@@ -29,6 +29,9 @@ from rtmc.train.loop import Trainer
 from rtmc.train.record import Recorder
 from rtmc.train.report import write_curve, write_report
 
+# What `rtmc play` calls our environments.
+_WORLDS = {"rtmc/Household-v0": "household", "rtmc/SearchQA-v0": "search-qa", "rtmc/SWE-v0": "swe"}
+
 
 def train_command(config: str | None, overrides: list[str], run: str | None, resume: str | None, as_json: bool) -> int:
     """`rtmc train`: returns the exit status (0; 130 after Ctrl-C, with a checkpoint written)."""
@@ -175,14 +178,41 @@ def _conclude(trainer: Trainer, folder: Path, made: list[Path], seconds: float, 
         say(
             "No group of rollouts was mixed, so no weight moved: easier tasks, or a larger `group_size`, give a signal."
         )
+    if unbranched := _never_branched(trainer):
+        say(unbranched)
     say("wrote " + ", ".join(str(path) for path in made))
-    other = "grpo" if trainer.config.method != "grpo" else "rtmc"
-    rtmc_command = _command()
-    say(
-        f"Next: compare with another estimator on the same budget (`make demo METHOD={other}`), go on training "
-        f"(`{rtmc_command} train --resume {folder} steps={2 * trainer.config.steps}`), or watch it act "
-        f"(`{rtmc_command} play household --model {folder}`)."
+    say(_next(trainer.config, folder))
+
+
+def _never_branched(trainer: Trainer) -> str | None:
+    """What to say of a run by hindsight whose trees are chains."""
+    explore = trainer.config.explore
+    steps = [e for e in trainer.recorder.history if e["kind"] == "train"]
+    if explore.rule != "hindsight" or not steps or any(e.get("candidates") for e in steps):
+        return None
+    if all(e.get("unexplored") == 1 for e in steps):
+        return (
+            f"No rollout branched in {len(steps)} steps: the first chains took `explore.budget_tokens` = "
+            f"{explore.budget_tokens}; raise it, or lower `group_size` (now {trainer.config.group_size})."
+        )
+    return (
+        f"No rollout branched in {len(steps)} steps: no turn fell below `explore.threshold` = {explore.threshold:g}; "
+        f"lower `explore.eps_smooth` (now {explore.eps_smooth:g}), or raise the threshold."
     )
+
+
+def _next(config: configuration.Config, folder: Path) -> str:
+    """What can be done with a finished run; what is named works for its configuration."""
+    command = _command()
+    advice = [f"go on training (`{command} train --resume {folder} steps={2 * config.steps}`)"]
+    if config == configuration.load("demo", [f'method="{config.method}"', f"seed={config.seed}"]):
+        other = "grpo" if config.method != "grpo" else "rtmc"
+        advice.insert(0, f"compare with another estimator on the same budget (`make demo METHOD={other}`)")
+    world = _WORLDS.get(config.env.id.rpartition(":")[2])
+    if world is not None:
+        advice.append(f"watch it act (`{command} play {world} --model {folder}`)")
+    told = ", ".join(advice[:-1]) + (", or " if len(advice) > 1 else "") + advice[-1]
+    return f"Next: {told}."
 
 
 def evaluate_command(run: str, overrides: list[str], as_json: bool) -> int:

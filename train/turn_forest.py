@@ -7,6 +7,7 @@ branched from. What this is not: it samples nothing and assigns no credit.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,13 +106,15 @@ class Candidate:
 @dataclass
 class Root:
     """A task: `key` as it was asked for, `reference` (None: not scored), `tokens` sampled for it, dropped ones
-    included, and its moment before the first turn (None where the environment could not start; `error` says why)."""
+    included, `chain_tokens` those of the first chains, and its moment before the first turn (None where the environment
+    could not start; `error` says why)."""
 
     key: Any
     task_id: str
     place: Place | None = None
     reference: Reference | None = None
     tokens: int = 0
+    chain_tokens: int = 0
     error: str | None = None
     rollouts: list[int] = field(default_factory=list)
 
@@ -150,7 +153,7 @@ class Forest:
         Columns beside the usual ones: `parent`; the scores `entropy`, `pool_weight`, `tree`; and, where there was a
         reference answer, `answer_score` and, on first turns, `root_score`. `state`, `action` and `next_state` are the
         environment's keys; raw text where it gives none. The outcome is the sum of the rewards, NaN for a rollout that
-        ended in an error; step rewards are 0.
+        ended in an error; step rewards are 0. Where no turn was completed the table has no row, but these columns.
 
         tree   what the score `tree` calls one: "prompt" = all that stands below a prompt, as AT2PO and TreeHCA, which
                shares its protocol, compare leaves; "chain" = each child of the prompt with all below it, Tree-GRPO's
@@ -171,7 +174,12 @@ class Forest:
                 above = self.nodes[node].parent
                 rows[-1]["tree"] = place[node] if above == PROMPT else rows[place[above]]["tree"]
         empty = [self._verdict(self.paths[p]) for t in tasks for p in self.roots[t].rollouts if not self.paths[p].nodes]
-        return StepTable.from_rows(rows, empty, dtype=dtype)
+        table = StepTable.from_rows(rows, empty, dtype=dtype)
+        if rows:
+            return table
+        names = ("entropy", "pool_weight", "tree", "answer_score", "root_score")
+        nothing = {name: torch.zeros(0, dtype=dtype) for name in names}
+        return dataclasses.replace(table, parent=torch.zeros(0, dtype=torch.int64), scores=nothing)
 
     def rows(self, tasks: Sequence[int]) -> list[int]:
         """The nodes in the order of the rows of `table(tasks=tasks)`: parents first."""
@@ -182,6 +190,12 @@ class Forest:
 
         A shared beginning is in each rollout that goes on from it: `meta["branch"]` names the rollout that sampled it
         and the number of the first step that is this rollout's own. Scores stand with the steps.
+
+        What a reader of the file gets are chains. `rtmc.tabulate` and `rtmc advantages` do not read `meta["branch"]`:
+        their table has no `parent`, so that the tree methods (`treehca`, `tree_grpo`, `at2po`) refuse it, and it has
+        the steps of a shared beginning once for each rollout, so that other methods count these turns, and their
+        states' visits, as often. The dropped candidates are in no rollout. Credit that counts each turn once is that
+        of `table()`, which the trainer takes.
         """
         return [self._rollout(path) for path in self.paths]
 

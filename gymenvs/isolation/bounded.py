@@ -8,15 +8,32 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rtmc.gymenvs.isolation import cgroups, seccomp, users, view
 from rtmc.gymenvs.isolation.contract import Completed, Limits, Sandbox, SandboxError
-from rtmc.gymenvs.isolation.rlimits import set_rlimits
-from rtmc.gymenvs.isolation.supervise import Job, Watch, supervise
+from rtmc.gymenvs.isolation.disk import Disk
+from rtmc.gymenvs.isolation.rlimits import bounds, give_up_first
+from rtmc.gymenvs.isolation.supervise import WITHOUT_WRITES, Job, Watch, supervise
 
 OWN_PROCESSES = 1  # the sandbox's first process; one more is outside of it, and in the group if it went in itself
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a backend starts: a command's view and variables, the inside folder it starts in, its arguments, whether
+    it is fed, the doors to its control group, and its rlimits.
+    """
+
+    steps: Sequence[view.Step]
+    variables: Mapping[str, str]
+    folder: str
+    words: Sequence[str]
+    feed: bool
+    doors: Sequence[str]
+    rlimits: Mapping[int, tuple[int, int]]
 
 
 class HeldJob(Job, Protocol):
@@ -41,7 +58,7 @@ class BoundedSandbox(Sandbox):
             users.give(layout.tree, self.owner)
         self._layout = layout
         self._limits = limits
-        self._since = time.time() - 0.05  # file times tick coarsely
+        self._disk = Disk(str(layout.tree), time.time() - 0.05)  # file times tick coarsely
         places = cgroups.places()
         self._pool = cgroups.Pool(places) if places else None
         self._filter = seccomp.program(count_memory=places is None)
@@ -69,17 +86,20 @@ class BoundedSandbox(Sandbox):
         with self._turns.taken(alone=self._layout.mounts_in_tree(mounts)), self._group() as group:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
+            if full := self._disk.is_full(limits.tree_bytes):
+                words = [*WITHOUT_WRITES, *words]
             doors = group.doors if group else []
             if group:
                 group.limit(limits, OWN_PROCESSES + bool(doors))
-            job = self._start(steps, variables, folder, words, bool(stdin), doors)
+            # RLIMIT_NPROC counts a user's, and as root the first process has another than the command.
+            rlimits = bounds(limits, group, 0 if self.owner else OWN_PROCESSES)
+            job = self._start(Start(steps, variables, folder, words, bool(stdin), doors, rlimits))
             try:
                 with contextlib.suppress(ProcessLookupError):
                     if group and not doors:
                         group.add(job.first)
-                    # RLIMIT_NPROC counts a user's, and as root the first process has another than the command.
-                    set_rlimits(job.first, limits, group, 0 if self.owner else OWN_PROCESSES)
-                watch = Watch(limits, str(self._layout.tree), self._since, job.first, group, OWN_PROCESSES)
+                    give_up_first(job.first)
+                watch = Watch(limits, self._disk, full, job.first, group, OWN_PROCESSES)
                 job.let_go()
                 done = supervise(job, stdin, limits, watch, started)
                 if not job.began() and not done.stopped:
@@ -89,15 +109,7 @@ class BoundedSandbox(Sandbox):
                 job.close()
 
     @abstractmethod
-    def _start(
-        self,
-        steps: Sequence[view.Step],
-        variables: Mapping[str, str],
-        folder: str,
-        words: Sequence[str],
-        feed: bool,
-        doors: Sequence[str],
-    ) -> HeldJob:
+    def _start(self, what: Start) -> HeldJob:
         """Sets the sandbox up, inside the group that the doors lead to, with the command held back.
 
         Raises:

@@ -2,7 +2,7 @@
 
 A group is a folder below the one this process is in (version 2 allows it only below one that holds no processes, so
 the nearest folder above that hands the two controllers on). Its name tells whose it is, so that groups of a process
-that was killed are found and removed at the next start: `rtmc-<pid namespace>-<pid>-<start time>-<number>`.
+that was killed are found and removed at the next start: `rtmc-<identity of the process>-<number>`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rtmc.gymenvs.isolation.contract import Limits, SandboxError
 
-_NAME = re.compile(r"rtmc-(\d+)-(\d+)-(\d+)-\d+")
+_NAME = re.compile(r"rtmc-(\d+-\d+-\d+)-\d+")
 _NEEDED = ("memory", "pids")
 _numbers = itertools.count()
 _lock = threading.Lock()
@@ -117,7 +117,7 @@ def make(places: Places) -> Group:
     Raises:
         OSError: it cannot be made.
     """
-    mine = f"rtmc-{_pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}"
+    mine = f"rtmc-{identity()}-{next(_numbers)}"
     group = Group(places.version, {name: parent / mine for name, parent in places.parents.items()})
     try:
         for folder in set(group.folders.values()):
@@ -169,9 +169,26 @@ def places() -> Places | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid it names one process for ever."""
-    text = _read(Path(f"/proc/{pid}/stat"))
-    return int(text.rpartition(")")[2].split()[19]) if text else None
+    """When a living process started, in clock ticks since boot: with the pid it names one process for ever."""
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):  # ended, and not yet asked for its exit code
+        return None
+    return int(fields[19])
+
+
+def identity() -> str:
+    """What names this process for ever: `<pid namespace>-<pid>-<start time>`."""
+    return f"{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def is_gone(name: str) -> bool:
+    """Whether the process of an `identity` has ended. One of another namespace cannot be asked: False.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    namespace, pid, started = (int(part) for part in name.split("-"))
+    return namespace == pid_namespace() and start_time(pid) != started
 
 
 def sweep(mounts: set[Path]) -> int:
@@ -179,10 +196,9 @@ def sweep(mounts: set[Path]) -> int:
     removed = 0
     for mount in mounts:
         for folder, names, _ in os.walk(mount):
-            for name in [name for name in names if _NAME.fullmatch(name)]:
+            for name, maker in [(name, found[1]) for name in names if (found := _NAME.fullmatch(name))]:
                 names.remove(name)
-                namespace, pid, started = (int(part) for part in _NAME.fullmatch(name).groups())  # type: ignore[union-attr]  # matched above
-                if namespace == _pid_namespace() and start_time(pid) != started:
+                if is_gone(maker):
                     stale = Path(folder) / name
                     with contextlib.suppress(OSError, SandboxError):
                         Group(1, {"pids": stale}).empty()
@@ -285,5 +301,6 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """Which namespace this process's number is of."""
     return os.stat("/proc/self/ns/pid").st_ino

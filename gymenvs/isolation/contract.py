@@ -35,7 +35,8 @@ class Limits:
     processes     processes and threads at once
     output_bytes  kept of each stream: past it the middle is left out, at 16 times it the command is stopped
     file_bytes    the largest single file
-    disk_bytes    a quarter is the size of /tmp, three quarters may be added to the work tree
+    disk_bytes    a quarter is the size of /tmp, three quarters may be added to the work tree; in a tree that was
+                  brought over it a command can remove files and write none
     open_files    descriptors of one process
 
     Raises:

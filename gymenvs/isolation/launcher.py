@@ -22,6 +22,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -42,6 +43,7 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 ALL_DESCRIPTORS = 1 << 16
+INOTIFY_INSTANCES = 16  # of a command, where they count as those of the user who runs this: 128 for all
 ROOT_OPTIONS = "mode=755,size=64m,nr_inodes=10k"
 # Landlock's rights: execute, write, read, list; then remove and make of each kind; later versions add more.
 EXECUTE, WRITE, READ, LIST = 1, 2, 4, 8
@@ -159,10 +161,13 @@ def outer(request: dict[str, Any], descriptors: list[int], launcher: int, made: 
     for door in request["doors"]:
         with open(door, "w") as file:
             file.write("0")
-    call(LIBC.unshare(NEW_USER), "a user namespace (unshare)")
-    die_with_parent(launcher)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where the machine itself runs out of memory, this goes first
+    if request["maker"]:
+        os.setresgid(*[request["maker"]] * 3)
+        os.setresuid(*[request["maker"]] * 3)
+    call(LIBC.unshare(NEW_USER), "a user namespace (unshare)")
+    die_with_parent(launcher)
     os.write(made, b".")
     os.read(go, 1)
     if not request["maps"]:
@@ -186,6 +191,9 @@ def first(request: dict[str, Any], descriptors: list[int]) -> None:
     os.umask(0o022)
     socket.sethostname("sandbox")
     loopback_up()
+    if not request["maker"]:  # else they are counted apart already
+        with contextlib.suppress(OSError), open("/proc/sys/user/max_inotify_instances", "w") as file:
+            file.write(str(INOTIFY_INSTANCES))
     build(request["steps"])
     report, gate = descriptors[3], descriptors[4]
     os.write(report, b"ready\n")
@@ -273,7 +281,7 @@ def devices(target: str) -> None:
     for name, source in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{source}", f"{target}/{name}")
     os.mkdir(f"{target}/pts")
-    mount("devpts", f"{target}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    mount("devpts", f"{target}/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=64")
     os.symlink("pts/ptmx", f"{target}/ptmx")
 
 
@@ -290,6 +298,8 @@ def execute(request: dict[str, Any], descriptors: list[int]) -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a child would inherit that
             signal.signal(number, signal.SIG_DFL)
         os.chdir(request["folder"])
+        for kind, pair in request["rlimits"]:
+            resource.setrlimit(kind, pair)
         for capability in range(64):
             LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         if request["maps"]:

@@ -22,12 +22,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rtmc.gymenvs.isolation import launcher, seccomp, users, view
-from rtmc.gymenvs.isolation.bounded import BoundedSandbox, Descriptors
+from rtmc.gymenvs.isolation.bounded import BoundedSandbox, Descriptors, Start
 from rtmc.gymenvs.isolation.contract import Limits, SandboxError
 
 _SETUP_S = 30.0
@@ -65,28 +65,23 @@ class NamespaceSandbox(BoundedSandbox):
         self._lock = threading.Lock()
         self._idle: list[_Launcher] = []
 
-    def _start(
-        self,
-        steps: Sequence[view.Step],
-        variables: Mapping[str, str],
-        folder: str,
-        words: Sequence[str],
-        feed: bool,
-        doors: Sequence[str],
-    ) -> _Job:
+    def _start(self, what: Start) -> _Job:
         with self._lock:
             idle = self._idle.pop() if self._idle else None
+        made_by = users.maker() if users.is_root() else 0
         request = {
-            "steps": list(steps),
-            "variables": dict(variables),
-            "folder": folder,
-            "words": list(words),
+            "steps": list(what.steps),
+            "variables": dict(what.variables),
+            "folder": what.folder,
+            "words": list(what.words),
             "filter": self._filter.hex(),
-            "doors": list(doors),
-            "maps": users.maps() if users.is_root() else "",
-            "writable": ["/tmp", "/dev/shm", *(step.inside for step in steps if step.kind == "bind")],
+            "rlimits": list(what.rlimits.items()),
+            "doors": list(what.doors),
+            "maker": made_by,
+            "maps": users.maps(made_by) if made_by else "",
+            "writable": ["/tmp", "/dev/shm", *(step.inside for step in what.steps if step.kind == "bind")],
         }
-        return _Job(self, idle or _Launcher(), request, feed)
+        return _Job(self, idle or _Launcher(), request, what.feed)
 
     def keep(self, one: _Launcher) -> None:
         """Takes an idle launcher back for the next command."""
@@ -154,6 +149,9 @@ class _Job(Descriptors):
                 self.end_feed()
             self.out, out = self.kept(*os.pipe())
             self.err, err = self.kept(*os.pipe())
+            if owner := users.owner():  # else the command could not open /dev/stdout and its like
+                for end in (stdin, out, err):
+                    os.fchown(end, *owner)
             told, report = self.kept(*os.pipe())
             gate, self._gate = self.kept(*os.pipe())
             one.send(request, [stdin, out, err, report, gate])

@@ -28,8 +28,9 @@ from pathlib import Path
 from rtmc.gymenvs.isolation import cgroups, view
 from rtmc.gymenvs.isolation.bounded import Descriptors
 from rtmc.gymenvs.isolation.contract import Completed, Limits, Sandbox, SandboxError
-from rtmc.gymenvs.isolation.rlimits import set_rlimits
-from rtmc.gymenvs.isolation.supervise import Watch, supervise
+from rtmc.gymenvs.isolation.disk import Disk
+from rtmc.gymenvs.isolation.rlimits import bounds, give_up_first, set_rlimits
+from rtmc.gymenvs.isolation.supervise import WITHOUT_WRITES, Watch, supervise
 
 _MARK = "RTMC_SANDBOX_RUN"
 
@@ -47,7 +48,7 @@ class PlainSandbox(Sandbox):
     def __init__(self, layout: view.Layout, limits: Limits) -> None:
         self._layout = layout
         self._limits = limits
-        self._since = time.time() - 0.05
+        self._disk = Disk(str(layout.tree), time.time() - 0.05)
         places = cgroups.places()
         self._pool = cgroups.Pool(places) if places else None
         self._closed = False
@@ -82,11 +83,14 @@ class PlainSandbox(Sandbox):
                 words[-1] = f". {script}"
             variables |= {"TMPDIR": temporary, "HOME": temporary, _MARK: secrets.token_hex(16)}
             program = shutil.which(words[0], path=variables["PATH"]) if "/" not in words[0] else self._host(words[0])
+            words = [program or words[0], *words[1:]]
+            if full := self._disk.is_full(limits.tree_bytes):
+                words = [*WITHOUT_WRITES, *words]
             group = self._pool.take() if self._pool else None
             job = None
             try:
-                job = _Job([program or words[0], *words[1:]], folder, variables, stdin, group, limits)
-                watch = Watch(limits, str(self._layout.tree), self._since, job.first, group, 0)
+                job = _Job(words, folder, variables, stdin, group, limits)
+                watch = Watch(limits, self._disk, full, job.first, group, 0)
                 return supervise(job, stdin, limits, watch, started)
             finally:
                 if job:
@@ -144,7 +148,8 @@ class _Job(Descriptors):
                 if group:
                     group.limit(limits, 0)
                     group.add(self.first)
-                set_rlimits(self.first, limits, group, 0, counted_alone=False)
+                set_rlimits(self.first, bounds(limits, group, 0, counted_alone=False))
+                give_up_first(self.first)
         except BaseException:
             self.close()
             raise

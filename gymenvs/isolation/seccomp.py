@@ -10,6 +10,8 @@ the calls with which a kernel fault or a new namespace could give them back. Ref
 * tracing and memory of other processes, BPF, performance counters, io_uring, userfaultfd, keys, modules, the clock,
   power, swap, accounting, quotas;
 * mode bits setuid and setgid, which would outlive the sandbox in the work tree;
+* `fallocate` (EOPNOTSUPP, as of a file system that has none; C libraries then write): with it a command takes gigabytes
+  of disk between two looks;
 * where no cgroup counts them (`count_memory`), memory that no process shows: memfd and System V shared memory.
 
 Calls of another architecture than the process's own (int 0x80, x32) end it. The filter holds for threads and children
@@ -85,6 +87,7 @@ _HIDDEN_MEMORY: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
 }
 _NOT_THERE: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
+_NOT_SUPPORTED: dict[str, tuple[int | None, int | None]] = {"fallocate": (285, 47)}
 # (call, which argument is the mode, which holds open flags or None)
 _MODES: tuple[tuple[tuple[int | None, int | None], int, int | None], ...] = (
     ((90, None), 1, None),  # chmod
@@ -147,7 +150,7 @@ def program(count_memory: bool = False, machine: str | None = None) -> bytes:
         add(_GREATER_EQUAL, 0x40000000, no=1)
         add(_RETURN, _KILL)
     refused = {**_CALLS, **(_HIDDEN_MEMORY if count_memory else {})}
-    for table, error in ((refused, errno.EPERM), (_NOT_THERE, errno.ENOSYS)):
+    for table, error in ((refused, errno.EPERM), (_NOT_THERE, errno.ENOSYS), (_NOT_SUPPORTED, errno.EOPNOTSUPP)):
         for numbers in table.values():
             if (number := numbers[column]) is not None:
                 add(_EQUAL, number, no=1)

@@ -16,10 +16,13 @@ from typing import Protocol
 
 from rtmc.gymenvs.isolation.cgroups import Group
 from rtmc.gymenvs.isolation.contract import Completed, Limits, SandboxError
-from rtmc.gymenvs.isolation.watch import added, descendants, shared_out, unlinked, usage
+from rtmc.gymenvs.isolation.disk import Disk
+from rtmc.gymenvs.isolation.watch import descendants, shared_out, unlinked, usage
 
 OUTPUT_TIMES = 16  # a stream this many times its limit stops the command
 REFUSALS = 100  # so does a fork that fails this often
+# What a command in a full tree is started through: it may remove what is there, and no file can grow.
+WITHOUT_WRITES = ("/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh")
 _CHUNK = 1 << 16
 _FIRST_LOOK_S, _LOOK_S = 0.05, 0.05
 _DISK_LOOK_S, _WALK_TURN_S = 0.2, 0.01
@@ -85,20 +88,19 @@ class Watch:
     """Looks at a command's use every now and then and says which limit is passed.
 
     `root` is the first process of the sandbox; `group` its control group, in which the kernel holds memory and
-    processes, or None, when the sums are taken here; `own` processes are the sandbox's and not counted.
+    processes, or None, when the sums are taken here; `own` processes are the sandbox's and not counted. `full`: the
+    tree was over its limit at the start; the command, which can write nothing (`WITHOUT_WRITES`), may make room.
     """
 
-    def __init__(self, limits: Limits, tree: str, since: float, root: int, group: Group | None, own: int) -> None:
-        self._limits, self._tree, self._since = limits, tree, since
+    def __init__(self, limits: Limits, disk: Disk, full: bool, root: int, group: Group | None, own: int) -> None:
+        self._limits, self._disk, self._full = limits, disk, full
         self._root, self._group, self._own = root, group, own
         self._ooms = group.ooms() if group else 0
         self._refusals = group.refusals() if group else 0
         self._cpu_bound = limits.cpu_s * (os.cpu_count() or 1)
         self._at_bound_since: float | None = None
         self._walk: Iterator[int | None] | None = None
-        self._walk_cost = 0.0
         self._next_walk = time.monotonic() + _DISK_LOOK_S
-        self._device = os.stat(tree).st_dev
 
     def memory_ended(self) -> bool:
         """Whether the kernel ended a process for want of memory."""
@@ -119,6 +121,12 @@ class Watch:
             return "cpu time"
         return "disk" if self._disk_passed(pids) else None
 
+    def last_look(self, ran_s: float) -> str | None:
+        """The limit that was passed meanwhile, asked when the command has ended."""
+        if self.memory_ended():
+            return "memory"
+        return "disk" if self._disk.passed(self._limits.tree_bytes, ran_s) else None
+
     def _forks_refused(self, tasks: int) -> bool:
         if self._group is None and tasks > self._limits.processes:
             return True
@@ -133,21 +141,21 @@ class Watch:
 
     def _disk_passed(self, pids: list[int]) -> bool:
         now = time.monotonic()
+        if self._full:
+            return False
         if self._walk is None:
             if now < self._next_walk:
                 return False
-            self._walk = added(self._tree, self._since, self._limits.tree_bytes)
+            self._walk = self._disk.walk(self._limits.tree_bytes)
         total = next(self._walk)
         while total is None and time.monotonic() - now < _WALK_TURN_S:
             total = next(self._walk)
-        self._walk_cost += time.monotonic() - now
         if total is None:
             return False
         self._walk = None
         # A walk takes at most a tenth of the time, so that a large tree does not cost a core.
-        self._next_walk = time.monotonic() + max(_DISK_LOOK_S, 10 * self._walk_cost)
-        self._walk_cost = 0.0
-        return total + unlinked(pids, self._device) > self._limits.tree_bytes
+        self._next_walk = time.monotonic() + max(_DISK_LOOK_S, 10 * self._disk.cost_s)
+        return total + unlinked(pids, self._disk.device) > self._limits.tree_bytes
 
 
 def supervise(job: Job, stdin: bytes, limits: Limits, watch: Watch | None, started: float) -> Completed:
@@ -197,8 +205,8 @@ def supervise(job: Job, stdin: bytes, limits: Limits, watch: Watch | None, start
     for stream, capture in streams.items():
         while _read(stream, capture, most) > 0 and capture.total <= most:
             pass
-    if stopped is None and watch is not None and watch.memory_ended():
-        stopped = "memory"
+    if stopped is None and watch is not None:
+        stopped = watch.last_look(time.monotonic() - started)
     code = job.exit_code()
     return Completed(
         exit_code=-1 if stopped else code,

@@ -4,17 +4,27 @@ A command never runs with root's user number: even without capabilities that num
 /proc/sys, change the modes of device nodes, and reach the program of its sandbox's first process. So root hands the
 inside to `AGENT`, a number that belongs to nobody, and the work tree with it; any other user's inside is that user.
 Inside it is always 1000.
+
+The kernel counts some things by user, over all namespaces: inotify instances, pending signals, locked memory. It counts
+those of a user namespace against the user who made that too. As root each command's namespace is therefore made by a
+number of its own (`maker`), so that one command's use is neither root's nor another command's. What the kernel counts
+by the running user's number alone, `AGENT` for all sandboxes of a machine, stays shared between them: descriptors on
+their way in Unix sockets (a command that leaves `open_files` of them there refuses more to the others), and the pages
+of pipes beyond which new pipes are short. Root's own are never touched. As another user all counts are that user's;
+inotify instances have a bound for each command.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 
 INSIDE = 1000
 # Above what systemd and subordinate ids are given from, below 2**31.
 AGENT = 0x70000000
+_MAKERS = 0xFFFFFF  # numbers above AGENT
 
 
 def is_root() -> bool:
@@ -27,9 +37,14 @@ def owner() -> tuple[int, int] | None:
     return (AGENT, AGENT) if is_root() else None
 
 
-def maps() -> str:
-    """The users of a sandbox's namespace as root writes them: 0 for setting it up, 1000 for the command."""
-    return f"0 0 1\n{INSIDE} {AGENT} 1\n"
+def maker() -> int:
+    """A number for the user that makes one command's namespace, by chance: no other living command's."""
+    return AGENT + 1 + secrets.randbelow(_MAKERS)
+
+
+def maps(made_by: int) -> str:
+    """The users of a sandbox's namespace as root writes them: the system's files are 0's, 1 sets up, 1000 runs."""
+    return f"0 0 1\n1 {made_by} 1\n{INSIDE} {AGENT} 1\n"
 
 
 def give(tree: Path, to: tuple[int, int]) -> None:

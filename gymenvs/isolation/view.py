@@ -4,6 +4,7 @@ Nothing is there that no step put there: the system's programs and libraries rea
 an /etc of a few files of our own making, /proc and /dev of the sandbox, a /tmp of limited size that is empty at each
 command, the work tree, and what the caller names. No home, no /var, /run, /sys, /opt, /mnt; the root itself and /dev
 are sealed read-only at the end. This package's own folder is masked wherever it would be seen: its data hold answers.
+What the kernel itself tells of a mount stays to be read in /proc/self/mountinfo: the host path of each folder shown.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class Layout:
             Step("bind", self.inside, str(self.tree)),
             *_masks(shown, self.hidden),
             *extra,
+            Step("seal", "/proc"),  # else a command could say that the kernel should end others first for memory
             Step("seal", "/dev"),
             Step("seal", "/"),
         ]
@@ -230,20 +232,21 @@ def _mount(source: Path, inside: str, name: str) -> tuple[str, str]:
 def _with_parents(steps: list[Step]) -> list[Step]:
     """The same with a step before each bind for the folders above it, which would else be closed as they are outside.
 
-    Folders that a bind before it brings along are left alone.
+    Folders that a mount before it brings along are left alone; one in memory brings none.
     """
     made = {"/"}
-    mounted: list[str] = []
+    mounted: list[Step] = []
     found: list[Step] = []
     for step in steps:
         if step.kind in ("bind", "bind-read-only"):
             for parent in reversed(Path(step.inside).parents):
                 name = str(parent)
-                if name not in made and not any(name == one or _below(name, one) for one in mounted):
+                over = next((one for one in mounted[::-1] if name == one.inside or _below(name, one.inside)), None)
+                if name not in made and (over is None or over.kind == "tmpfs"):
                     found.append(Step("folder", name))
                     made.add(name)
-        if step.kind in ("bind", "bind-read-only", "proc", "dev"):
-            mounted.append(step.inside)
+        if step.kind in ("bind", "bind-read-only", "proc", "dev", "tmpfs"):
+            mounted.append(step)
         found.append(step)
     return found
 
@@ -291,8 +294,9 @@ def _etc(user: int, group: int) -> dict[str, str]:
         with contextlib.suppress(OSError):
             copied[name] = os.fsdecode(Path(name).read_bytes())
     return copied | {
-        "/etc/passwd": f"root:x:0:0:root:/nonexistent:/bin/sh\nagent:x:{user}:{group}:agent:/tmp:/bin/sh\n",
-        "/etc/group": f"root:x:0:\nagent:x:{group}:\n",
+        "/etc/passwd": "root:x:0:0:root:/nonexistent:/bin/sh\nsetup:x:1:1:setup:/nonexistent:/bin/sh\n"
+        f"agent:x:{user}:{group}:agent:/tmp:/bin/sh\n",
+        "/etc/group": f"root:x:0:\nsetup:x:1:\nagent:x:{group}:\n",
         "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     }

@@ -2,11 +2,18 @@
 
 Tags (Search-R1): `<think>...</think><search>query</search>` or `<answer>answer</answer>`. Tool calls: exactly one of
 
-    search(query)                                       on a line of its own, the argument bare or a quoted string
+    search(query)                                       on a line of its own
     <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>
     {"name": "search", "arguments": {"query": "..."}}   the whole message; arguments may be a JSON string
 
-for the tools `search(query)`, `lookup(keyword)`, `finish(answer)`.
+for the tools `search(query)`, `lookup(keyword)`, `finish(answer)`. On a line the argument, which `query=` may
+precede, is
+one string literal in `"` or `'`, or bare text. Bare text may hold commas, quotation marks and brackets that pair, as in
+`search(The Who (band), "Tommy")`; it is a fault, because it is code and no text, where it
+    begins with a quotation mark, `[` or `{`, also behind `(`     search("a", b)   search(["a"])   search("a" "b")
+    closes a bracket that it did not open                         search(a) finish(b)   search(a); finish(b)
+    begins with `name=`, or holds `, name=`                       search(q=a)   search(a, k=3)
+A text of such a kind is asked for as a string literal.
 
 Strict reading, for both: what stands between `<think>` and `</think>` is thought and never an action (also what stands
 before a `</think>` that was opened in the prompt, and after a `<think>` that is not closed); the rest has to hold one
@@ -29,7 +36,12 @@ _TAG_ACTIONS = ("search", "answer")
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _TAG = re.compile(r"<(/?)(search|answer)>")
 _CALL_LINE = re.compile(r"^[ \t]*(search|lookup|finish)\((.*)\)[ \t]*$", re.MULTILINE)
-_WELL_TAGGED = re.compile(r"\s*<think>.*?</think>\s*<(search|answer)>[^<]*</\1>\s*", re.DOTALL)
+_WELL_TAGGED = re.compile(
+    r"\s*<think>(?:[^<]|<(?!/think>))*</think>\s*<(search|answer)>(?:[^<]|<(?!/?(?:think|search|answer)>))*</\1>\s*"
+)
+_LITERAL = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
+_CODE = re.compile(r"[\s(]*[\"'\[{]|\w+\s*=(?!=)")
+_KEYWORD = re.compile(r",\s*\w+\s*=(?!=)")
 
 
 class Act(NamedTuple):
@@ -129,7 +141,7 @@ def _read_call(message: str) -> Act:
         name, written = lines[0].groups()
         argument = _bare_argument(written.strip(), TOOLS[name])
         if argument is None:
-            return Act("invalid", f"{name}(...) takes one text, its {TOOLS[name]}")
+            return Act("invalid", f"{name}(...) takes one text, its {TOOLS[name]}, bare or as one string literal")
         return _act(name, argument, rest.endswith(lines[0][0].strip()))
     if rest.startswith("{"):
         return _of_json(rest, True)
@@ -153,16 +165,21 @@ def _blocks(text: str) -> tuple[list[str], str]:
 
 
 def _bare_argument(written: str, keyword: str) -> str | None:
-    """The argument of a call on a line: bare text, a quoted string, or either after `query=`. None = not one text."""
+    """The argument of a call on a line, by the rule of the module. None = it is not one text."""
     written = re.sub(rf"^{keyword}\s*=\s*", "", written)
-    if written[:1] not in ("'", '"'):
-        return written
-    try:
-        value = ast.literal_eval(written)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        # A bare text may begin with a quotation; one quoted text that does not close is a fault.
-        return written if written.count(written[0]) > 1 and not written.endswith(written[0]) else None
-    return value if isinstance(value, str) else None
+    if _LITERAL.fullmatch(written):
+        try:
+            return str(ast.literal_eval(written))
+        except (ValueError, SyntaxError, MemoryError):  # a broken escape
+            return None
+    if _CODE.match(written) or _KEYWORD.search(written):
+        return None
+    depth = 0
+    for bracket in re.findall(r"[()]", written):
+        depth += 1 if bracket == "(" else -1
+        if depth < 0:
+            return None
+    return written
 
 
 def _of_json(text: str, well_formed: bool) -> Act:
@@ -176,7 +193,7 @@ def _of_json(text: str, well_formed: bool) -> Act:
     except (ValueError, RecursionError):
         return Act("invalid", "the tool call is no JSON")
     name = call.get("name") if isinstance(call, dict) else None
-    if name not in TOOLS or not isinstance(arguments, dict):
+    if not isinstance(name, str) or name not in TOOLS or not isinstance(arguments, dict):
         return Act("invalid", f"a tool call names one of {', '.join(TOOLS)} and has an object of arguments")
     value = arguments.get(TOOLS[name])
     if not isinstance(value, str) or len(arguments) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,11 +32,13 @@ _LONG = 300  # characters of a normalised text that a key spells out
 class Snapshot(NamedTuple):
     """Everything an episode is made of; `SearchQAEnv.restore` goes back to it, in this or another environment.
 
-    `asked`: normalised queries; `looked_up`: (normalised keyword, times); `seen`: passages by first appearance.
+    `asked`: (query in its form for keys, digest of what was found); `looked_up`: (keyword in lower case, times);
+    `seen`:
+    passages by first appearance.
     """
 
     question: Question
-    asked: frozenset[str] = frozenset()
+    asked: frozenset[tuple[str, str]] = frozenset()
     looked_up: tuple[tuple[str, int], ...] = ()
     seen: tuple[Passage, ...] = ()
     answer: str | None = None
@@ -54,8 +57,10 @@ class SearchQAEnv(TextEnv[Question]):
         Doc 2(Title: "Velmar") Velmar is a town ...</information>
 
     with blank lines around it, and with `observation="plain"` without the frame. `top_k` passages at most, each text
-    cut to `passage_chars` characters. A query that was asked before, in other case, punctuation or articles too, is
-    answered again after a line that says so (`repeat_notice`). After an answer the text is empty.
+    cut to `passage_chars` characters. A query that was asked before, in other case, punctuation or articles too, and
+    that
+    finds what it found then, is answered again after a line that says so (`repeat_notice`). After an answer the text is
+    empty.
 
     ## Action
     Text: the agent's whole message. `actions="tags"`: `<think>...</think><search>query</search>` or
@@ -76,17 +81,19 @@ class SearchQAEnv(TextEnv[Question]):
     nothing but the turn, and the agent may try again.
 
     ## Information
-    `task_id`; `state_key`, `action_key` (`search:...`, `lookup:...`, `answer:...` with the text normalised, or
-    `invalid`; None after a reset); `valid` (whether the message was one action; True after a reset); `success` (exact
+    `task_id`; `state_key`, `action_key` (`search:...`, `lookup:...`, `answer:...`, or `invalid`; None after a reset; of
+    a query its `texts.query_form`, of a keyword the lower case, of an answer the form that is graded: none is empty);
+    `valid` (whether the message was one action; True after a reset); `success` (exact
     match, whatever the reward); `em`, `f1` (0 until there is an answer); `answer` (as given, or None); `documents` (ids
     of the passages seen, by first appearance); `error` (why an action was invalid or a search failed, or None);
     `hops` (where it is known).
 
     ## State identity
-    `asked:Q;Q|seen:ID;ID`, each a sorted set: the normalised queries (and `lookup:KEYWORD*TIMES`), and the ids of the
-    passages seen; then `|answered:TEXT`. The order in which things were found, the turn and failures leave no trace.
-    With a retriever that gives equal answers to equal queries, equal keys of one task are followed by equal answers
-    to equal actions.
+    `asked:Q;Q|seen:ID;ID`, each a sorted set: the queries (and `lookup:KEYWORD*TIMES`), in the forms of action keys,
+    and
+    the ids of the passages seen; then `|answered:TEXT`. The order in which things were found, the turn and failures
+    leave no trace. With a retriever that gives equal answers to queries of one form, equal keys of one task are
+    followed by equal answers to equal actions.
 
     ## Tasks
     `task` (an id, a `Question`, or its JSON object) fixes the question. Else it is one of the source's, numbered 0, 1,
@@ -121,7 +128,8 @@ class SearchQAEnv(TextEnv[Question]):
         format_reward: added for a well-formed episode, see Reward; at least 0.
 
     Raises:
-        ValueError: an argument is none of those named; the message says which would be.
+        ValueError: an argument is none of those named; the message says which would be. TypeError: one that is true or
+            false is something else.
 
     Example:
         >>> import gymnasium
@@ -159,10 +167,13 @@ class SearchQAEnv(TextEnv[Question]):
         self.form = self._choice("actions", actions, FORMS)
         self.observation = self._choice("observation", observation, texts.OBSERVATIONS)
         self.reward = self._choice("reward", reward, tuple(REWARDS))
-        if isinstance(format_reward, bool) or not isinstance(format_reward, (int, float)) or not format_reward >= 0:
-            raise ValueError(f"Search QA: format_reward must be a number of at least 0, got {format_reward!r}")
+        number = isinstance(format_reward, (int, float)) and not isinstance(format_reward, bool)
+        if not number or not 0 <= format_reward < math.inf:
+            raise ValueError(f"Search QA: format_reward must be a finite number of at least 0, got {format_reward!r}")
         self.format_reward = float(format_reward)
-        self.strict, self.instructions, self.repeat_notice = strict, instructions, repeat_notice
+        self.strict = self._flag("strict", strict)
+        self.instructions = self._flag("instructions", instructions)
+        self.repeat_notice = self._flag("repeat_notice", repeat_notice)
         wanted = check_hops(hops)
         self.source: Source
         if questions is None:
@@ -252,7 +263,8 @@ class SearchQAEnv(TextEnv[Question]):
         left = self.max_turns - now.turn
         if now.answer is not None or left < 1:
             return None
-        open_searches = [one for one in now.question.searches if metrics.normalize_answer(one) not in now.asked]
+        asked = {query for query, _ in now.asked}
+        open_searches = [one for one in now.question.searches if texts.query_form(one) not in asked]
         plan = [("search", one) for one in open_searches[: left - 1]] + [("answer", now.question.answers[0])]
         return [write_action(kind, text, self.form) for kind, text in plan]
 
@@ -283,14 +295,14 @@ class SearchQAEnv(TextEnv[Question]):
             return now, texts.result(texts.SEARCH_FAILED, self.observation), reason
         known = {one.id for one in now.seen}
         found = tuple({hit.passage.id: hit.passage for hit in hits}.values())
-        key = metrics.normalize_answer(query)
+        key = (texts.query_form(query), _digest("\0".join(f"{one.id}\0{one.contents}" for one in found)))
         notice = texts.REPEATED if self.repeat_notice and key in now.asked else ""
         text = texts.result(texts.passages_text(found, self.passage_chars, notice), self.observation)
         new = tuple(one for one in found if one.id not in known)
         return now._replace(asked=now.asked | {key}, seen=now.seen + new), text, None
 
     def _look_up(self, now: Snapshot, keyword: str) -> tuple[Snapshot, str]:
-        key = metrics.graded_form(keyword)
+        key = keyword.lower()  # what is looked for: two keywords that differ in a sign find other sentences
         times = dict(now.looked_up)
         # By id, not by appearance: what is found must follow from the state's key.
         found = texts.sentences_with(keyword, sorted(now.seen, key=lambda one: one.id))
@@ -325,19 +337,24 @@ class SearchQAEnv(TextEnv[Question]):
 
 
 def _state_key(now: Snapshot) -> str:
-    asked = [_spelled(query) for query in now.asked]
+    asked = [_spelled(query) for query in {query for query, _ in now.asked}]
     asked += [f"lookup:{_spelled(keyword)}*{times}" for keyword, times in now.looked_up]
     key = f"asked:{';'.join(sorted(asked))}|seen:{';'.join(sorted(_spelled(one.id) for one in now.seen))}"
-    return key if now.answer is None else f"{key}|answered:{_spelled(metrics.normalize_answer(now.answer))}"
+    return key if now.answer is None else f"{key}|answered:{_spelled(metrics.graded_form(now.answer))}"
+
+
+_KEY_FORMS = {"search": texts.query_form, "lookup": str.lower, "answer": metrics.graded_form}
 
 
 def _action_key(act: Act) -> str:
-    return "invalid" if act.kind == "invalid" else f"{act.kind}:{_spelled(metrics.normalize_answer(act.text))}"
+    return "invalid" if act.kind == "invalid" else f"{act.kind}:{_spelled(_KEY_FORMS[act.kind](act.text))}"
 
 
 def _spelled(text: str) -> str:
     """The text with the key's own marks escaped; a long one is its beginning and a hash."""
     text = text.replace("%", "%25").replace(";", "%3B").replace("|", "%7C")
-    if len(text) <= _LONG:
-        return text
-    return f"{text[:100]}...{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:32]}"
+    return text if len(text) <= _LONG else f"{text[:100]}...{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -4,6 +4,11 @@ A schema's `read` gives the arguments of `Question`. Fields as the data sets pub
 and 2WikiMultihopQA (Ho et al. 2020), each in the original and in the Hugging Face form; MuSiQue (Trivedi et al. 2022);
 Bamboogle (Press et al. 2023); NQ-open (Lee et al. 2019); TriviaQA (Joshi et al. 2017), both forms; PopQA (Mallen et al.
 2023); FlashRAG's jsonl; Search-R1's parquet.
+
+MuSiQue-Full gives most questions twice under one id: once with passages that answer it, once (`answerable` false) with
+some of them taken away, where the right answer is that there is none. The second is read as a question of its own: id
+`...#unanswerable`, kind `unanswerable`, answers `NO_ANSWERS` (what its field `answer` says is right of the first
+alone).
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+UNANSWERABLE = "unanswerable"  # the kind of such questions
+NO_ANSWERS = ("noanswer", "no answer", "unanswerable")  # what is right of them
 Record = Mapping[str, Any]
 
 
@@ -126,11 +133,22 @@ def _musique(record: Record) -> dict[str, Any]:
     if not isinstance(aliases, (list, tuple)):
         raise ValueError(f"field `answer_aliases`: wanted a list of texts, got {_short(aliases)}")
     steps = record.get("question_decomposition") or ()
+    if not isinstance(steps, (list, tuple)):
+        raise ValueError(f"field `question_decomposition`: wanted a list of steps, got {_short(steps)}")
     support = [one.get("idx", at) for at, one in enumerate(paragraphs) if one.get("is_supporting")]
+    if not all(isinstance(idx, int) and not isinstance(idx, bool) for idx in support):
+        raise ValueError(f"field `paragraphs`: wanted whole numbers as `idx`, got {_short(support)}")
+    answerable = record.get("answerable", True)
+    if not isinstance(answerable, bool):
+        raise ValueError(f"field `answerable`: wanted true or false, got {_short(answerable)}")
+    name = _id(record, "id")
+    if not answerable:
+        name = {key: f"{value}#{UNANSWERABLE}" for key, value in name.items()}
     return {
-        **_id(record, "id"),
+        **name,
         "text": _text(record, "question"),
-        "answers": _texts([_text(record, "answer"), *aliases], "answer_aliases"),
+        "answers": _texts([_text(record, "answer"), *aliases], "answer_aliases") if answerable else NO_ANSWERS,
+        "kind": "" if answerable else UNANSWERABLE,
         "hops": len(steps) or None,
         "support": tuple((idx,) for idx in support),
         "context": tuple((str(one.get("title", "")), _text(one, "paragraph_text")) for one in paragraphs),

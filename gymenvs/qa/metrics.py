@@ -101,10 +101,11 @@ def sub_exact_match(prediction: str, golds: str | Sequence[str]) -> float:
 
     A degenerate gold has to be the whole prediction: the letter `a` occurs in almost any text.
     """
-    form = graded_form(prediction)
+    form, said = graded_form(prediction), normalize_answer(prediction)
     for gold in _as_golds(golds):
         wanted = normalize_answer(gold)
-        if (wanted and wanted in form) or (form and form == graded_form(gold)):
+        # Not in `form`: "he" stands in "the", which normalises to nothing.
+        if (wanted and wanted in said) or (form and form == graded_form(gold)):
             return 1.0
     return 0.0
 
@@ -128,9 +129,9 @@ def joint_score(em: float, answer: Overlap, support: SupportScore) -> SupportSco
 
 
 class Prediction(NamedTuple):
-    """What a system said of one question. `support` None = it names no supporting facts."""
+    """What a system said of one question. `answer` None = nothing; `support` None = it names no supporting facts."""
 
-    answer: str
+    answer: str | None
     support: frozenset[Hashable] | None = None
 
 
@@ -144,7 +145,8 @@ class Gold(NamedTuple):
 def evaluate(predictions: Mapping[str, Prediction], golds: Mapping[str, Gold]) -> dict[str, float | int]:
     """Mean scores over all golds, by the id of the question.
 
-    A question without a prediction counts as wrong and is counted in `missing`, as in HotpotQA's script. The scores
+    A question without an answer counts as wrong and is counted in `missing`, as in HotpotQA's script; supporting facts
+    that are named for it are scored all the same, but not its joint scores. The scores
     `sp_*` and `joint_*` are there if any gold names supporting facts and any prediction does; they are means over the
     golds that name some, and a prediction that names none has an empty set.
 
@@ -166,19 +168,23 @@ def evaluate(predictions: Mapping[str, Prediction], golds: Mapping[str, Gold]) -
     supported = [name for name, gold in golds.items() if gold.support]
     with_support = bool(supported) and any(one.support is not None for one in predictions.values())
     sums: Counter[str] = Counter()
+    missing = 0
     for name, gold in golds.items():
-        said = predictions.get(name)
-        if said is None:
-            continue
-        em, overlap = exact_match(said.answer, gold.answers), best_overlap(said.answer, gold.answers)
-        told = {"em": em, **overlap._asdict(), "sub_em": sub_exact_match(said.answer, gold.answers)}
+        said = predictions.get(name, Prediction(None))
+        told: dict[str, float] = {}
+        if said.answer is None:
+            missing += 1
+        else:
+            em, overlap = exact_match(said.answer, gold.answers), best_overlap(said.answer, gold.answers)
+            told |= {"em": em, **overlap._asdict(), "sub_em": sub_exact_match(said.answer, gold.answers)}
         if with_support and gold.support:
             support = support_score(said.support or (), gold.support)
             told |= {f"sp_{key}": value for key, value in support._asdict().items()}
-            told |= {f"joint_{key}": value for key, value in joint_score(em, overlap, support)._asdict().items()}
+            if said.answer is not None:
+                told |= {f"joint_{key}": value for key, value in joint_score(em, overlap, support)._asdict().items()}
         sums.update(told)  # a Counter adds floats as well
     names = ["em", "f1", "precision", "recall", "sub_em"]
-    scores: dict[str, float | int] = {"questions": len(golds), "missing": len(golds) - len(predictions)}
+    scores: dict[str, float | int] = {"questions": len(golds), "missing": missing}
     scores |= {name: sums[name] / len(golds) for name in names}
     if with_support:
         pairs = [f"{kind}_{key}" for kind in ("sp", "joint") for key in SupportScore._fields]

@@ -57,6 +57,22 @@ class Question:
             raise TypeError(f"Question {self.id}: `answers` must be a tuple of texts, got {self.answers!r}")
         if not any(answer.strip() for answer in self.answers):
             raise ValueError(f"Question {self.id}: `answers` has no text; at least one right answer is wanted")
+        if not isinstance(self.kind, str):
+            raise self._wrong("kind", "text")
+        if self.hops is not None:
+            if isinstance(self.hops, bool) or not isinstance(self.hops, int):
+                raise self._wrong("hops", "a whole number or None")
+            if self.hops < 1:
+                raise ValueError(f"Question {self.id}: `hops` must be at least 1, got {self.hops}")
+        if not isinstance(self.searches, tuple) or not all(isinstance(one, str) for one in self.searches):
+            raise self._wrong("searches", "a tuple of texts")
+        if not _all_tuples(self.support, (str, int)):
+            raise self._wrong("support", "a tuple of tuples of texts and whole numbers")
+        if not _all_tuples(self.context, (str,)) or not all(len(one) == 2 for one in self.context):
+            raise self._wrong("context", "a tuple of pairs (title, text)")
+
+    def _wrong(self, name: str, wanted: str) -> TypeError:
+        return TypeError(f"Question {self.id}: `{name}` must be {wanted}, got {repr(getattr(self, name))[:80]}")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; what is not told is left out."""
@@ -78,9 +94,12 @@ class Question:
                 raise ValueError(f"Question: this is no JSON object: {value[:80]!r}") from None
         if not isinstance(record, Mapping):
             raise ValueError(f"Question: wanted a JSON object, got {type(record).__name__}")
-        if "text" in record and "answers" in record:
-            return cls._own(record)
-        return _question(detect(record), record, "0")
+        try:
+            if "text" in record and "answers" in record:
+                return cls._own(record)
+            return _question(detect(record), record, "0")
+        except TypeError as error:  # of a JSON value, the wrong type is a wrong value
+            raise ValueError(str(error)) from None
 
     @classmethod
     def _own(cls, record: Mapping[str, Any]) -> Question:
@@ -98,7 +117,7 @@ def read_questions(path: str | os.PathLike[str], format: str = "auto") -> Iterat
     """The questions of a file, in its order, one at a time.
 
     Args:
-        path: JSON lines, a JSON list, CSV, TSV or parquet, told apart by content.
+        path: JSON lines, a JSON list, CSV or TSV, also packed with gzip, or parquet; told apart by content.
         format: a name of `SCHEMAS`, or `auto`: told by the fields of the first record.
 
     Raises:
@@ -132,3 +151,10 @@ def _question(schema: str, record: Mapping[str, Any], default_id: str) -> Questi
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _all_tuples(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(one, tuple) and all(isinstance(part, kinds) and not isinstance(part, bool) for part in one)
+        for one in value
+    )

@@ -1,18 +1,21 @@
 """Records of a file, one at a time: JSON lines, a JSON list, an object that holds one, CSV, TSV, or parquet.
 
-What the file is, its first bytes say. A JSON list is read piece by piece, so that a file of half a gigabyte costs the
+What the file is, its first bytes say; all but parquet may be packed with gzip. A JSON list is read piece by piece, so
+that a file of half a gigabyte costs the
 memory of its longest record.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 _PIECE = 1 << 20  # characters read at once
 _LISTS = ("Data", "data", "questions", "rows")  # names of the list in an object that holds one
@@ -31,7 +34,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Any]:
     if start == b"PAR1":
         yield from _parquet(path)
         return
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_packed(path) as packed, io.TextIOWrapper(packed, encoding="utf-8-sig", newline="") as file:
         try:
             first = _first_character(file, path)
             if first == "[":
@@ -42,6 +45,19 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Any]:
                 yield from _table(file, path)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: this is no UTF-8 text (byte {error.start} of a piece)") from None
+        except PACKING_ERRORS as error:
+            raise ValueError(f"{path}: this gzip file is broken or cut off ({error})") from None
+
+
+# What reading a gzip file that is broken or cut off raises.
+PACKING_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+def open_packed(path: Path) -> BinaryIO:
+    """The bytes of a file, unpacked where it begins as a gzip file does, whatever its name."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def _first_character(file: TextIO, path: Path) -> str:
@@ -57,13 +73,20 @@ def _first_character(file: TextIO, path: Path) -> str:
 
 
 def _json_list(file: TextIO, path: Path) -> Iterator[Any]:
-    decoder, buffer, at, number, ended = json.JSONDecoder(), "", 1, 0, False
-    buffer = file.read(_PIECE)
+    decoder, buffer, at, number, ended = json.JSONDecoder(), file.read(_PIECE), 1, 0, False
+    between = False  # a value was read, and no comma after it yet
     while True:
-        while at < len(buffer) and (buffer[at].isspace() or buffer[at] == ","):
+        while at < len(buffer) and buffer[at].isspace():
             at += 1
-        if at < len(buffer) and buffer[at] == "]":
+        mark = buffer[at : at + 1]
+        if between and mark == ",":
+            between, at = False, at + 1
+            continue
+        if mark == "]" and (between or not number):
+            _nothing_more(file, buffer[at + 1 :], path)
             return
+        if between and mark:
+            raise ValueError(f"{path}, record {number + 1}: wanted ',' or ']' before it, got {mark!r}")
         try:
             record, end = decoder.raw_decode(buffer, at)
             # A number at the very end may go on in the next piece; every other value closes itself.
@@ -72,7 +95,7 @@ def _json_list(file: TextIO, path: Path) -> Iterator[Any]:
             whole = False
         if whole:
             yield record
-            number, at = number + 1, end
+            number, at, between = number + 1, end, True
             continue
         if ended:
             raise ValueError(f"{path}, record {number + 1}: the JSON is broken or cut off")
@@ -80,6 +103,14 @@ def _json_list(file: TextIO, path: Path) -> Iterator[Any]:
         piece = file.read(max(_PIECE, len(buffer) - at))
         ended = not piece
         buffer, at = buffer[at:] + piece, 0
+
+
+def _nothing_more(file: TextIO, rest: str, path: Path) -> None:
+    rest = rest or file.read(_PIECE)
+    while rest:
+        if rest.strip():
+            raise ValueError(f"{path}: after the list's end stands {rest.strip()[:40]!r}; wanted nothing more")
+        rest = file.read(_PIECE)
 
 
 def _json_objects(file: TextIO, path: Path) -> Iterator[Any]:
@@ -118,14 +149,18 @@ def _table(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
     separator = "\t" if "\t" in header else ","
     if separator not in header:
         raise ValueError(f"{path}: this is no JSON, no parquet and no table with a header of several columns")
-    names = next(csv.reader(io.StringIO(header), delimiter=separator))
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 24))
-    for number, row in enumerate(csv.reader(file, delimiter=separator), 2):
-        if not row:
-            continue
-        if len(row) != len(names):
-            raise ValueError(f"{path}, line {number}: {len(row)} columns, the header has {len(names)}")
-        yield dict(zip(names, row, strict=True))
+    number = 1
+    try:
+        names = next(csv.reader(io.StringIO(header), delimiter=separator))
+        for number, row in enumerate(csv.reader(file, delimiter=separator), 2):
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(f"{path}, line {number}: {len(row)} columns, the header has {len(names)}")
+            yield dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"{path}, after line {number}: this table cannot be read ({error})") from None
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:

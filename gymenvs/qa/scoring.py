@@ -3,7 +3,7 @@
 A prediction is a JSON object a line: `id` (or `question`: the question's text) and `answer` (or `prediction`,
 `predicted_answer`), and where the system names supporting facts `sp` (or `supporting_facts`: pairs of title and
 sentence number; `predicted_support_idxs`: paragraph numbers). HotpotQA's own file is read as well: one object with
-`answer`, ids to answers, and `sp`, ids to pairs.
+`answer`, ids to answers, and `sp`, ids to pairs; as in its script, an id may stand in one of them alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rtmc.gymenvs.qa.questions import read_questions
 from rtmc.gymenvs.qa.recordfile import read_records
 
 _ANSWERS = ("answer", "prediction", "predicted_answer", "pred")
+_NO_ANSWER = object()  # an id that HotpotQA's file names in `sp` alone
 _SUPPORT = ("sp", "supporting_facts", "predicted_support_idxs")
 
 
@@ -64,9 +65,10 @@ def _hotpot(record: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Mappin
     support = record.get("sp") or {}
     if not isinstance(support, Mapping):
         raise ValueError(f"{path}, field `sp`: wanted an object of ids, got {type(support).__name__}")
-    for name, answer in record["answer"].items():
+    answers = record["answer"]
+    for name in dict.fromkeys([*answers, *support]):
         facts = {"sp": support[name]} if name in support else {}
-        yield f"{path}, id {name!r}", {"id": name, "answer": answer, **facts}
+        yield f"{path}, id {name!r}", {"id": name, "answer": answers.get(name, _NO_ANSWER), **facts}
 
 
 def _name(record: Mapping[str, Any], by_text: dict[str, str], where: str) -> str:
@@ -79,10 +81,12 @@ def _name(record: Mapping[str, Any], by_text: dict[str, str], where: str) -> str
     raise ValueError(f"{where}: field `id` is missing (or `question`, the text of exactly one question)")
 
 
-def _answer(record: Mapping[str, Any], where: str) -> str:
+def _answer(record: Mapping[str, Any], where: str) -> str | None:
     for field in _ANSWERS:
         if field in record:
             value = record[field]
+            if value is _NO_ANSWER:
+                return None
             # No answer is an answer: it is wrong.
             if value is None or isinstance(value, str):
                 return value or ""

@@ -7,6 +7,7 @@ know them by these words (Jin et al., Search-R1, 2025).
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable
 
 from rtmc.gymenvs.qa.retrieval.base import Passage
@@ -17,6 +18,9 @@ NOTHING_FOUND = "No results found."
 SEARCH_FAILED = "Error: the search failed; no results were received."
 NO_MATCH = "No results: the keyword is in none of the passages seen so far."
 NO_MORE = "No more results: the keyword was looked up to the end."
+# Punctuation of prose says nothing in a query; signs do: C++ is no C#.
+_PROSE = str.maketrans("", "", "".join(set(string.punctuation) - set("#$%&*+/<=>@\\^|~")))
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _INVALID_R1 = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
@@ -46,6 +50,17 @@ def passages_text(passages: Iterable[Passage], limit: int | None, notice: str = 
     """`Doc 1(Title: "Velmar") text` a line, after the notice; texts cut to `limit` characters."""
     lines = [f"Doc {number}(Title: {one.heading}) {cut(one.text, limit)}" for number, one in enumerate(passages, 1)]
     return "\n".join([*([notice] if notice else []), *(lines or [NOTHING_FOUND])])
+
+
+def query_form(query: str) -> str:
+    """What a query is known by in keys: lower case, without articles and the punctuation of prose, single spaces.
+
+    Signs such as `+`, `#`, `&` stay. Where nothing would be left, articles and then punctuation stay too, so that it is
+    empty for blanks alone.
+    """
+    lower = query.lower()
+    bare = lower.translate(_PROSE)
+    return " ".join(_ARTICLES.sub(" ", bare).split()) or " ".join(bare.split()) or " ".join(lower.split())
 
 
 def cut(text: str, limit: int | None) -> str:

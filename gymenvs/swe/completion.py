@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from rtmc.gymenvs.swe import patchtext, treefiles
 from rtmc.gymenvs.swe.difftext import make_patch
-from rtmc.gymenvs.swe.gitstore import PreparationError
+from rtmc.gymenvs.swe.gitstore import PreparationError, have_git
 from rtmc.gymenvs.swe.patch import PatchError, apply_patch
 from rtmc.gymenvs.swe.sources import SdistFix
 from rtmc.gymenvs.swe.task import SWETask
@@ -84,6 +85,29 @@ def _text(folder: Path, name: str, where: str) -> str | None:
     if isinstance(content, bytes):
         raise PreparationError(f"{where}: {name!r} is no UTF-8 text; a patch of it cannot be told")
     return content
+
+
+def check_patch(task: SWETask, tree: Path, where: str) -> None:
+    """Raises PreparationError where the gold patch, if there is one, does not apply to the agent's tree. Without git,
+    which applies it, nothing is checked: only whoever plays the gold patch needs it."""
+    if task.patch and have_git():
+        with treefiles.scratch() as place:
+            # Of the tree only what the patch touches: a trial on it all would cost a copy.
+            for name in _named(task.patch, f"{where}: field `patch`"):
+                file = treefiles.within(tree, name)
+                if file.is_symlink() or file.is_file():
+                    (place / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, place / name, follow_symlinks=False)
+            _apply(place, task.patch, f"{where}: field `patch`, the gold patch")
+
+
+def _named(patch: str, where: str) -> list[str]:
+    """The files that a patch reads or writes."""
+    try:
+        touched = patchtext.touched(patch)
+    except ValueError as error:
+        raise PreparationError(f"{where}: {error}") from None
+    return list(dict.fromkeys(name for one in touched for name in (one.old, one.new) if name is not None))
 
 
 def hide(tree: Path, names: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ from rtmc.gymenvs.sandbox import Completed, Limits, Sandbox, SandboxError, open_
 from rtmc.gymenvs.swe import prompt
 from rtmc.gymenvs.swe.actions import SYNTAXES, Invalid, ToolCall, read_action
 from rtmc.gymenvs.swe.episodes import Listed, Source
-from rtmc.gymenvs.swe.grading import Verdict, grade, summarise_tests
+from rtmc.gymenvs.swe.errors import TooLarge, TreeError
+from rtmc.gymenvs.swe.grading import Verdict, grade, refuse, summarise_tests
 from rtmc.gymenvs.swe.oracle import finish_action, gold_actions, shell_action
 from rtmc.gymenvs.swe.repository import Prepared, prepare
 from rtmc.gymenvs.swe.task import SWETask
@@ -211,11 +212,12 @@ class SWEEnv(TextEnv[SWETask]):
             reason = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
             result = ToolResult(prompt.COULD_NOT_RUN, "bash", error=reason)
         self._turn += 1
+        trouble = None
         if result.kind in ("search", "bash"):
             self._seen |= {f"{result.kind}:{_digest(call)}@{before}"}
         self._seen |= set(_sights(result))
         if result.kind not in ("view", "search", "invalid", "finish"):
-            self._look()
+            trouble = self._look()
         limit = self._turn >= self.max_turns
         failed = None
         if result.finished or (limit and self.grade_at_limit):
@@ -223,7 +225,7 @@ class SWEEnv(TextEnv[SWETask]):
         self._over = result.finished or limit
         reward = 1.0 if self._verdict is not None and self._verdict.resolved else 0.0
         terminated = result.finished and failed is None
-        info = self._info(call, result, failed)
+        info = self._info(call, result, failed or trouble)
         return result.text, reward, terminated, self._over and not terminated, info
 
     def close(self) -> None:
@@ -348,11 +350,17 @@ class SWEEnv(TextEnv[SWETask]):
         self._completed = self._sandbox.run(command, **options)
         return self._completed
 
-    def _look(self) -> None:
-        """What follows from the tree: which files differ, and the hash of it."""
+    def _look(self) -> str | None:
+        """What follows from the tree: which files differ, and the hash of it. Why that cannot be told, or None: then
+        no file is named, and all trees that fail in this way have one key."""
         assert self._tree is not None
-        self._changed = [change.path for change in self._tree.changes()]
-        self._diff = self._tree.fingerprint() if self._changed else ""
+        try:
+            self._changed = [change.path for change in self._tree.changes()]
+            self._diff = self._tree.fingerprint() if self._changed else ""
+        except (TreeError, OSError) as failure:
+            self._changed, self._diff = [], _hash(f"no diff: {type(failure).__name__}")
+            return " ".join(f"the tree cannot be compared: {failure}".split())[:500]
+        return None
 
     def _judge(self) -> str | None:
         """Grade the tree; why that could not be done, or None."""
@@ -367,7 +375,9 @@ class SWEEnv(TextEnv[SWETask]):
                 backend=self.backend,
                 trusted=self.trusted,
             )
-        except (SandboxError, OSError) as failure:
+        except TooLarge as error:  # what the agent made of the tree is a grade
+            self._verdict = refuse(prepared.task, error)
+        except (SandboxError, TreeError, OSError) as failure:
             return " ".join(f"grading failed: {type(failure).__name__}: {failure}".split())[:500]
         return None
 

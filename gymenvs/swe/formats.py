@@ -28,7 +28,7 @@ from rtmc.gymenvs.qa.recordfile import read_records
 from rtmc.gymenvs.swe import checks
 from rtmc.gymenvs.swe.repos import Repos
 from rtmc.gymenvs.swe.schemas import SCHEMAS, detect
-from rtmc.gymenvs.swe.sources import Folder, Image, Source
+from rtmc.gymenvs.swe.sources import Folder, Image, Source, commit_name
 from rtmc.gymenvs.swe.task import SWETask
 
 _ENDINGS = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz", ".ndjson.gz")
@@ -48,8 +48,8 @@ def read_tasks(
         repos: where repositories lie; see `repos.Repos`.
 
     Raises:
-        ValueError: the file or a record is of no known kind, a field is missing or wrong, or an id comes twice; the
-            message names file, record and field. FileNotFoundError: there is no such file.
+        ValueError: there is no task; the file or a record is of no known kind, a field is missing or wrong, or an id
+            comes twice; the message names file, record and field. FileNotFoundError: there is no such file.
         ModuleNotFoundError: the file is parquet and `pyarrow` is not installed.
     """
     if format != "auto" and format not in SCHEMAS:
@@ -67,7 +67,13 @@ def _read(path: Path, format: str, repos: Repos | None) -> Iterator[SWETask]:
             if task.task_id in seen:
                 raise ValueError(f"{where}: the id {task.task_id!r} came before, in {seen[task.task_id]}")
             seen[task.task_id] = where
-            yield task if repos is None else with_repository(task, repos)
+            try:
+                found = task if repos is None else with_repository(task, repos)
+            except ValueError as error:
+                raise ValueError(f"{where}, task {task.task_id!r:.80}: {error}") from None
+            yield found
+    if not seen:
+        raise ValueError(f"{path}: there is no task in it")
 
 
 def task_of(record: Any, format: str = "auto", where: str = "record") -> SWETask:
@@ -86,9 +92,14 @@ def task_of(record: Any, format: str = "auto", where: str = "record") -> SWETask
 
 
 def with_repository(task: SWETask, repos: Repos) -> SWETask:
-    """The task with a local clone or folder for its image, where `repos` has one. Raises as `Repos.find`."""
+    """The task with a local clone or folder for its image, where `repos` has one.
+
+    Raises ValueError as `Repos.find`, and where the task's commit is no name of one.
+    """
     if not isinstance(task.source, Image):
         return task
+    if task.source.commit:
+        commit_name(task.source.commit, "field `base_commit`")
     source: Source | None = repos.find(task.task_id, task.source.repo, task.source.commit)
     if source is None:
         return task

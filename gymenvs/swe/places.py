@@ -2,11 +2,16 @@
 
 Under the temporary folder lies one folder a user, in it one a process that has trees, in that one a tree:
 
-    <temporary folder>/rtmc-trees-<uid>/<pid>-<random>/<number>/
+    <temporary folder>/rtmc-trees-<uid>/<pid>-<start time>-<pid namespace>-<random>/<number>/
 
-A process holds a lock (flock) on its folder while it lives; the system drops the lock when the process ends, however
-it ends. A folder whose lock is free is a leftover: its mounts and files are removed by the next process that makes a
-tree there. The number of a process would not do: it is used again, and means nothing in another container.
+A folder whose process is gone is a leftover: its mounts and files are removed by the next process that makes a tree
+there. Two things say that it lives, and either is enough:
+
+- a lock (flock) on the folder, which the system drops when the process ends, however it ends. Its forked children hold
+  the same lock, so that a child that works on in its parent's trees keeps them if the parent is killed;
+- the folder's name, where it is of our process namespace: the lock alone would go when a process closes all its
+  descriptors, as programs do that turn into daemons. From another namespace (a container's) the number means nothing,
+  and the lock alone counts.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from rtmc.gymenvs.isolation.cgroups import pid_namespace, start_time
 from rtmc.gymenvs.swe.folders import remove_folder
 
 _MS_NOSUID, _MS_NODEV = 2, 4
@@ -40,7 +46,7 @@ def _libc() -> ctypes.CDLL:
 def mount(kind: str, target: Path, options: str) -> None:
     """mount(2) with nosuid and nodev. Raises OSError."""
     flags = _MS_NOSUID | _MS_NODEV
-    arguments = (b"rtmc", os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    arguments = (kind.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
     if _libc().mount(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"mounting {kind}: {os.strerror(number)}", str(target))
@@ -70,11 +76,30 @@ def mounts_below(folder: Path) -> list[Path]:
 class _Home:
     """This process's folder under one folder of trees."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = lock
         self.live: set[Path] = set()
         self.made = 0
+        self._identity = os.stat(path)
+        self._lock = -1
+        self.hold()
+
+    def hold(self) -> None:
+        """Have the lock; again where somebody closed its descriptor."""
+        if not self._is_held():
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def let_go(self) -> None:
+        """Close the lock's descriptor, if the number is still it."""
+        if self._is_held():
+            os.close(self._lock)
+
+    def _is_held(self) -> bool:
+        try:
+            return self._lock >= 0 and os.path.samestat(os.fstat(self._lock), self._identity)
+        except OSError:
+            return False
 
 
 _guard = threading.Lock()
@@ -83,15 +108,26 @@ _swept: set[Path] = set()
 
 
 def _forget_parent() -> None:
-    """In a forked child: its parent's trees are not its own, and it must not hold their lock."""
+    """In a forked child: its parent's trees are not its own to remove. The lock that it holds too keeps them for it."""
     global _guard
     _guard = threading.Lock()
-    for home in _homes.values():
-        os.close(home.lock)
     _homes.clear()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _process_name() -> str:
+    return f"{os.getpid()}-{start_time(os.getpid())}-{pid_namespace()}"
+
+
+def _lives(name: str) -> bool:
+    """Whether the process that a folder is named for is of this namespace and lives."""
+    parts = name.split("-")
+    if len(parts) != 4 or not all(part.isdecimal() for part in parts[:3]):
+        return False
+    pid, started, namespace = (int(part) for part in parts[:3])
+    return namespace == pid_namespace() and start_time(pid) == started
 
 
 def trees_folder(place: Path | None = None) -> Path:
@@ -145,12 +181,11 @@ def new_place(place: Path | None = None) -> Path:
         home = _homes.get(top)
         if home is None:
             with _locked(top):
-                path = top / f"{os.getpid()}-{secrets.token_hex(8)}"
+                path = top / f"{_process_name()}-{secrets.token_hex(8)}"
                 path.mkdir()
                 path.chmod(0o711)  # whatever the umask: the sandbox's user may have to come through
-                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            home = _homes[top] = _Home(path, lock)
+                home = _homes[top] = _Home(path)
+        home.hold()
         folder = home.path / str(home.made)
         home.made += 1
         folder.mkdir(mode=0o700)
@@ -176,7 +211,7 @@ def discard_place(folder: Path, owner: int) -> None:
         del _homes[top]
         with _locked(top):
             os.rmdir(home.path)
-            os.close(home.lock)
+            home.let_go()
             with contextlib.suppress(OSError):  # others have trees there
                 top.rmdir()
 
@@ -199,6 +234,8 @@ def _sweep(top: Path) -> int:
         for name in os.listdir(top):
             folder = top / name
             lock = -1
+            if _lives(name):
+                continue
             try:
                 lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,7 +244,7 @@ def _sweep(top: Path) -> int:
                 _remove(folder)
                 removed += 1
             except BlockingIOError:
-                continue  # its process lives
+                continue  # its process lives, or a child of it
             except OSError as error:
                 warnings.warn(f"could not remove {folder}, a leftover of a killed process: {error}", stacklevel=3)
             finally:

@@ -14,6 +14,7 @@ from rtmc.gymenvs.swe import checks
 from rtmc.gymenvs.swe.sources import Image
 
 HIDDEN = ("run_tests.sh", "r2e_tests")  # what the images keep from the agent
+STATUSES = ("PASSED", "FAILED", "ERROR")  # those that its rule reads from a run
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SIGNS = {"context": " ", "added": "+", "deleted": "-", "note": "\\ "}
 
@@ -59,6 +60,9 @@ def _expected(value: Any) -> dict[str, str]:
     found = checks.text_map(_object(value, where), where)
     if not found:
         raise checks.fault(where, "an object of test names and statuses, or its JSON text", value)
+    for name, status in found.items():
+        if status not in STATUSES:
+            raise checks.fault(f"{where}[{name!r:.60}]", f"one of {', '.join(STATUSES)}", status)
     bare = {_COLOUR.sub("", name): status for name, status in found.items()}
     return {name.split(" - ")[0]: bare[name] for name in sorted(bare)}
 

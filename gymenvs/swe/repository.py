@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rtmc.gymenvs import cachefolder
 from rtmc.gymenvs.isolation import users
 from rtmc.gymenvs.sandbox import Limits, SandboxError, open_sandbox
 from rtmc.gymenvs.swe import completion, gitstore, sdists, treefiles
@@ -37,7 +38,7 @@ from rtmc.gymenvs.swe.task import SWETask
 __all__ = ["PreparationError", "Prepared", "cache_folder", "prepare"]
 
 INSIDE = "/testbed"
-_FORM = 1  # of what a prepared folder holds: another number makes all of them anew
+_FORM = 2  # of what a prepared folder holds: another number makes all of them anew
 
 # What is installed does not change while a process lives, and reading it takes longer than all else at a reset.
 _runtimes: dict[tuple[tuple[str, ...], str], Runtime] = {}
@@ -61,10 +62,8 @@ class Prepared:
 
 
 def cache_folder() -> Path:
-    """`swe/` in `$RTMC_CACHE`, or in `rtmc/` of `$XDG_CACHE_HOME` or of `~/.cache`."""
-    named = os.environ.get("RTMC_CACHE")
-    whole = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtmc"
-    return whole / "swe"
+    """`swe/` in `$RTMC_CACHE`, or in `rtmc/` of `$XDG_CACHE_HOME` or of `~/.cache`. Raises OSError without a home."""
+    return cachefolder.cache_folder("swe")
 
 
 def prepare(
@@ -91,14 +90,17 @@ def prepare(
         PreparationError: (a ValueError) the task's image is needed and nothing stands for it; a clone lacks the commit;
             an archive cannot be fetched; a patch does not apply; the setup fails or runs past its limit. Nothing
             half-made is left.
-        OSError: the cache cannot be written. TypeError: `task` is none.
+        OSError: the cache cannot be written; the message names RTMC_CACHE. TypeError: `task` is none.
     """
     if not isinstance(task, SWETask):
         raise TypeError(f"prepare: wanted an SWETask, got {type(task).__name__}")
     place = Path(cache) if cache is not None else cache_folder()
-    if repos is not None:
-        task = with_repository(task, Repos(repos))
     where = f"task {task.task_id!r:.80}"
+    if repos is not None:
+        try:
+            task = with_repository(task, Repos(repos))
+        except ValueError as error:
+            raise PreparationError(f"{where}: {error}") from None
     if isinstance(task.source, Image):
         raise PreparationError(_needs_image(task.source, task.task_id, where))
     runtime, links = _runtime(task, where)
@@ -148,7 +150,7 @@ def _runtime(task: SWETask, where: str) -> tuple[Runtime, dict[str, str]]:
 @contextlib.contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """Holds the lock of a prepared folder. The system lets it go when its holder dies."""
-    home.parent.mkdir(parents=True, exist_ok=True)
+    cachefolder.make_folder(home.parent)
     with (home.parent / f".{home.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -222,6 +224,7 @@ class _Maker:
             treefiles.drop(tree, {".git"})
             task = completion.complete(self.task, tree, self._later(aside), self.where)
             completion.hide(tree, task.hidden_files)
+            completion.check_patch(task, tree, self.where)
             treefiles.remove(aside / "later")
             commit = None
             if gitstore.have_git():

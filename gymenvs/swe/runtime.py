@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rtmc.gymenvs.cachefolder import cache_folder, make_folder
+
 INSIDE = "/opt/python"
 _FORM = 1  # of the cached folder
 _OWN = "rtmc"
@@ -62,9 +64,10 @@ def python_runtime(packages: Sequence[str] = ("pytest",), cache: Path | None = N
     Raises:
         ValueError: a distribution is not installed, is this package, is installed in editable form or does not list
             its files; the message says which.
+        OSError: the cache cannot be written; the message names RTMC_CACHE.
     """
     found = _closure(packages)
-    place = _made(found, cache or _cache())
+    place = _made(found, cache or cache_folder("runtime"))
     prefix = os.path.abspath(sys.base_prefix)
     readable = [(place, INSIDE)]
     for shown in dict.fromkeys((prefix, os.path.realpath(prefix))):
@@ -79,10 +82,9 @@ def python_runtime(packages: Sequence[str] = ("pytest",), cache: Path | None = N
     return Runtime(f"{INSIDE}/bin/python", tuple(readable), _package_folders(prefix), (f"{INSIDE}/bin",), env)
 
 
-def _cache() -> Path:
-    named = os.environ.get("RTMC_CACHE")
-    whole = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtmc"
-    return whole / "runtime"
+def shown_distributions(packages: Sequence[str] = ("pytest",)) -> tuple[str, ...]:
+    """Canonical names of all distributions that can be read inside a runtime of these. Raises as `python_runtime`."""
+    return tuple(_closure(packages))
 
 
 def _closure(packages: Sequence[str]) -> dict[str, importlib.metadata.Distribution]:
@@ -145,7 +147,7 @@ def _made(found: Mapping[str, importlib.metadata.Distribution], cache: Path) -> 
     place = cache / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
     if place.is_dir():
         return place
-    cache.mkdir(parents=True, exist_ok=True)
+    make_folder(cache)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=cache))
     try:
         _fill(fresh, python, found, files)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rtmc.gymenvs.swe import checks, patchtext
 from rtmc.gymenvs.swe.r2e import read_r2e
-from rtmc.gymenvs.swe.sources import Image
+from rtmc.gymenvs.swe.sources import Image, commit_name
 
 Record = Mapping[str, Any]
 
@@ -32,17 +32,26 @@ _TIMEOUT_S = 1800.0  # SWE-bench's own default for one instance
 
 
 class Schema(NamedTuple):
-    """`matches`: whether a record is of this kind, by its fields; `read`: what it says."""
+    """`matches`: whether a record is of this kind, by its fields; `read`: what it says; `needs`: the fields that every
+    record of the kind has."""
 
     matches: Callable[[Record], bool]
     read: Callable[[Record], dict[str, Any]]
+    needs: tuple[str, ...]
 
 
 def detect(record: Record, where: str) -> str:
-    """The first schema that the record matches. Raises ValueError where there is none."""
+    """The first schema that the record matches. Raises ValueError where there is none; the field that is missing is
+    named where the record has most of a schema's."""
     for name, schema in SCHEMAS.items():
         if schema.matches(record):
             return name
+    missing = {name: [one for one in schema.needs if one not in record] for name, schema in SCHEMAS.items()}
+    name = min(missing, key=lambda one: len(missing[one]) / len(SCHEMAS[one].needs))
+    if len(missing[name]) <= len(SCHEMAS[name].needs) / 2:
+        listed = ", ".join(f"`{one}`" for one in missing[name])
+        alike = [one for one, lacking in missing.items() if lacking == missing[name]]
+        raise ValueError(f"{where}: missing of what a record of {' or '.join(alike)} has: {listed}")
     shown = ", ".join(f"{name!r:.40}" for name in list(record)[:12])
     raise ValueError(
         f"{where}: fields {shown or '(none)'} are those of no known task set; known are {', '.join(SCHEMAS)}"
@@ -108,7 +117,7 @@ def _image(record: Record) -> str:
 
 def _common(record: Record, kind: str, image: str) -> dict[str, Any]:
     """What SWE-bench's fields say, which most sets share."""
-    repo, commit = _text(record, "repo"), _text(record, "base_commit")
+    repo, commit = _text(record, "repo"), commit_name(_text(record, "base_commit"), "field `base_commit`")
     return {
         "task_id": _text(record, "instance_id"),
         "problem_statement": _text(record, "problem_statement"),
@@ -244,11 +253,13 @@ def _is_bench(record: Record) -> bool:
     return record["repo"] in _SWE_BENCH or isinstance(record["FAIL_TO_PASS"], str)
 
 
+_BENCH = ("instance_id", "repo", "base_commit", "problem_statement", "FAIL_TO_PASS", "PASS_TO_PASS")
+_SMITH = ("instance_id", "patch", "image_name", "FAIL_TO_PASS", "PASS_TO_PASS")
 SCHEMAS = {
-    "rtmc": Schema(_has("task_id", "source"), dict),
-    "r2e-gym": Schema(_has("commit_hash", "expected_output_json"), read_r2e),
-    "swe-smith": Schema(_is_smith, _swe_smith),
-    "swe-rebench": Schema(_is_rebench, _swe_rebench),
-    "swe-bench": Schema(_is_bench, _swe_bench),
-    "swe-gym": Schema(_has("instance_id", "repo", "base_commit", "FAIL_TO_PASS", "PASS_TO_PASS"), _swe_gym),
+    "rtmc": Schema(_has("task_id", "source"), dict, ("task_id", "problem_statement", "source")),
+    "r2e-gym": Schema(_has("commit_hash", "expected_output_json"), read_r2e, ("commit_hash", "expected_output_json")),
+    "swe-smith": Schema(_is_smith, _swe_smith, _SMITH),
+    "swe-rebench": Schema(_is_rebench, _swe_rebench, _BENCH),
+    "swe-bench": Schema(_is_bench, _swe_bench, _BENCH),
+    "swe-gym": Schema(_has("instance_id", "repo", "base_commit", "FAIL_TO_PASS", "PASS_TO_PASS"), _swe_gym, _BENCH),
 }

@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from rtmc.gymenvs.cachefolder import make_folder
 from rtmc.gymenvs.swe.gitstore import PreparationError
 from rtmc.gymenvs.swe.sources import Sdist, SdistFix
 
@@ -45,7 +46,7 @@ def fetch(release: Sdist | SdistFix, cache: Path, folder: Path | None = None) ->
         found = _find(release, place) if place is not None and place.is_dir() else None
         if found is not None:
             return found, _checked(found, release, what)
-    cache.mkdir(parents=True, exist_ok=True)
+    make_folder(cache)
     with (cache / f"{_plain(release.name)}-{release.version}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes do not fetch one archive at once
         found = _find(release, cache)

@@ -18,6 +18,14 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _COMMIT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/^~-]*")  # never begins like an option
 
 
+def commit_name(got: object, where: str) -> str:
+    """What may name a commit: a hash, or another name that git knows and never takes for an option."""
+    found = checks.text(got, where)
+    if not _COMMIT.fullmatch(found):
+        raise checks.fault(where, "a commit of a git repository", got)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """The files themselves.
@@ -69,8 +77,7 @@ class Clone:
     def __post_init__(self) -> None:
         checks.text(self.path, "Clone: field `path`", filled=True)
         checks.text(self.python, "Clone: field `python`")
-        if not _COMMIT.fullmatch(checks.text(self.commit, "Clone: field `commit`")):
-            raise checks.fault("Clone: field `commit`", "a commit of a git repository", self.commit)
+        commit_name(self.commit, "Clone: field `commit`")
 
 
 @dataclass(frozen=True, slots=True)

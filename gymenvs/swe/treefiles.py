@@ -15,8 +15,19 @@ from pathlib import Path
 
 from rtmc.gymenvs.swe.folders import open_content, remove_folder, walk_folder
 from rtmc.gymenvs.swe.gitstore import PreparationError
+from rtmc.gymenvs.swe.places import discard_place, new_place
 
 BYTECODE = frozenset({"__pycache__", ".pytest_cache"})
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder to work in, removed at the end. What a killed process leaves, the next one to make one removes."""
+    place = new_place()
+    try:
+        yield place
+    finally:
+        discard_place(place, os.getpid())
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """`rtmc make-swe-tasks`: packages with tests become tasks with bugs."""
 
 import argparse
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +23,9 @@ PACKAGE   the name of a package on the registry (`toolz`, `toolz==1.2.0`), whose
 
 A mutant becomes a task if the suite, which two clean runs show to be stable, still runs to its end, at least one test
 fails in two runs, and no more than 80 % of them do. The files of the failing tests are hidden from the agent. All tests
-run in a sandbox. The run may be stopped at any time: the same command goes on from OUT.journal."""
+run in a sandbox. Every piece of code in a task's text has been seen to fail with the bug and to run without it; a
+mutant that cannot be shown so is rejected. The run may be stopped at any time: the same command goes on from
+OUT.journal. OUT is written anew, which is refused where it holds tasks of packages that are not named."""
 
 
 def _arguments(parser: Parser) -> None:
@@ -48,6 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
     words = list(dict.fromkeys(arguments.packages))
     if arguments.version and len(words) > 1:
         raise UsageError("--version goes with one package; write name==version for several")
+    if arguments.timeout is not None and not 0 < arguments.timeout < math.inf:
+        raise UsageError(f"--timeout must be above 0 seconds and finite, got {arguments.timeout:g}")
     from rtmc.gymenvs.swe.mutate.journal import Journal
     from rtmc.gymenvs.swe.mutate.make import Settings, write_tasks
 
@@ -64,6 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{output} is there and was not begun by this command (no {kept.name}); name another with -o")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {str(output.parent)!r} for {output.name}")
+    before = _before(output, words, arguments.version)
     made: list[Made] = []
     failed: dict[str, str] = {}
     try:
@@ -76,7 +83,9 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"rtmc make-swe-tasks: the same command goes on from {kept}", file=sys.stderr)
         raise
-    count = write_tasks(output, [task for one in made for task in one.tasks]) if made else 0
+    # What an earlier run made of a package that fails now is not lost for it.
+    left = [task for word in failed for task in before[word]]
+    count = write_tasks(output, [*(task for one in made for task in one.tasks), *left]) if made else 0
     if arguments.json:
         document: dict[str, Any] = {"tasks": count, "output": str(output) if made else None, "journal": str(kept)}
         print_json(document | {"packages": [one.to_json() for one in made], "failed": failed})
@@ -84,10 +93,30 @@ def _run(arguments: argparse.Namespace) -> int:
         for line in _report(made):
             print(line)
         if made:
-            print(f"{count} tasks written to {output} (journal: {kept})")
+            again = f", {len(left)} of them of an earlier run" if left else ""
+            print(f"{count} tasks written to {output}{again} (journal: {kept})")
     for reason in failed.values():
         print(f"rtmc make-swe-tasks: {reason}", file=sys.stderr)
     return 2 if failed else 0
+
+
+def _before(output: Path, words: list[str], version: str) -> dict[str, list[Any]]:
+    """The tasks that the output holds, by the word of their package. Raises UsageError where no word is theirs."""
+    from rtmc.gymenvs.swe.formats import read_tasks
+    from rtmc.gymenvs.swe.mutate.packages import is_of
+
+    found: dict[str, list[Any]] = {word: [] for word in words}
+    if not output.exists() or output.stat().st_size == 0:
+        return found
+    for task in read_tasks(output, "rtmc"):
+        word = next((word for word in words if is_of(task.source, word, version)), None)
+        if word is None:
+            raise UsageError(
+                f"{output} holds tasks of another package ({task.task_id}), which would be lost; name another file "
+                f"with -o, or all its packages"
+            )
+        found[word].append(task)
+    return found
 
 
 def _one(word: str, arguments: argparse.Namespace, settings: Any, journal: Any, progress: Any) -> Made:
@@ -95,10 +124,26 @@ def _one(word: str, arguments: argparse.Namespace, settings: Any, journal: Any, 
     from rtmc.gymenvs.swe.mutate.packages import opened
     from rtmc.gymenvs.swe.mutate.validate import make_bench
     from rtmc.gymenvs.swe.repository import cache_folder
+    from rtmc.gymenvs.swe.runtime import shown_distributions
 
     with opened(word, cache_folder() / "sdists", arguments.version) as (package, origin):
         bench = make_bench(package, arguments.needs, trusted=arguments.trusted)
-        return make_tasks(bench, origin, settings, journal, progress(package.title))
+        if _plain_name(package.name) in shown_distributions(("pytest", *arguments.needs)):
+            print(
+                f"rtmc make-swe-tasks: {package.name} is among what its tests run with: the installed copy can be read "
+                f"in the sandbox, and shows how the code should be",
+                file=sys.stderr,
+            )
+        return make_tasks(bench, origin, settings, journal, progress(package.title), _stopping)
+
+
+def _plain_name(name: str) -> str:
+    """A distribution's name as packaging compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _stopping(limit_s: float) -> None:
+    print(f"rtmc make-swe-tasks: stopping; runs that have begun end within {limit_s:.0f} s", file=sys.stderr)
 
 
 @contextmanager

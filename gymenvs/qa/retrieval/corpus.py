@@ -16,6 +16,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from rtmc.gymenvs.qa.recordfile import open_packed
 from rtmc.gymenvs.qa.retrieval.base import Passage
 
 _TEXTS, _ENDS = "passages.jsonl", "ends.npy"
@@ -29,13 +30,13 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Passage]:
             field.
     """
     seen: set[str] = set()
-    with Path(path).open(encoding="utf-8", errors="replace") as file:
+    with open_packed(Path(path)) as file:
         for number, line in enumerate(file):
             if not line.strip():
                 continue
             where = f"{path}, line {number + 1}"
             try:
-                passage = _passage(json.loads(line), number)
+                passage = _passage(json.loads(line.decode("utf-8" if number else "utf-8-sig")), number)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{where}: {error}") from None
             if passage.id in seen:

@@ -10,15 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rtmc.gymenvs.cachefolder import cache_folder, make_folder
+
+__all__ = ["build_folder", "cache_folder", "check_kind", "read_facts"]
+
 _FACTS = "index.json"
-
-
-def cache_folder() -> Path:
-    """`$RTMC_CACHE`, or `rtmc` in `$XDG_CACHE_HOME` or in `~/.cache`."""
-    named = os.environ.get("RTMC_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtmc"
 
 
 def build_folder(target: str | os.PathLike[str], facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
@@ -32,13 +28,8 @@ def build_folder(target: str | os.PathLike[str], facts: dict[str, Any], fill: Ca
     target = Path(target)
     if target.exists() and not (target / _FACTS).is_file() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is no index of ours; name another folder")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    except OSError as error:
-        raise OSError(
-            f"{target.parent} cannot be written ({error.strerror}); RTMC_CACHE names another folder"
-        ) from None
+    make_folder(target.parent)
+    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         fill(part)
         (part / _FACTS).write_text(json.dumps(facts))

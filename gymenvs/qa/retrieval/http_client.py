@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import math
+import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from urllib.parse import urlsplit
 from rtmc.gymenvs.qa.retrieval.base import Hit, Passage, RetrievalError, check_k, check_queries
 
 _MAX_ANSWER = 64 * 2**20  # bytes
+_MAX_TIMEOUT = 86_400.0  # a day; sockets and timers take no arbitrary number
+_NO_ADDRESS = re.compile(r"[^!-~]")  # what stands in no address as it is sent: blanks, controls, letters beyond ASCII
 
 
 class _Again(Exception):
@@ -36,7 +39,7 @@ class HttpRetriever:
 
     Args:
         url: e.g. `http://127.0.0.1:8000/retrieve`; without a path, `/retrieve` is asked.
-        timeout: seconds that one request may take in all.
+        timeout: seconds that one request may take in all, at most 86,400.
         retries: how often a failed request is made again, at least 0.
         backoff: seconds before the first retry; doubled before each later one.
         batch: most queries in one request.
@@ -49,16 +52,16 @@ class HttpRetriever:
         self, url: str, timeout: float = 10.0, retries: int = 2, backoff: float = 0.2, batch: int = 256
     ) -> None:
         try:
-            parts = urlsplit(url if isinstance(url, str) else "")
+            parts = urlsplit(url if isinstance(url, str) and not _NO_ADDRESS.search(url) else "")
             port = parts.port
         except ValueError:  # a port that is no number, brackets that do not close
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"HttpRetriever: url={url!r} is no address; wanted e.g. 'http://127.0.0.1:8000/retrieve'")
-        if not (timeout > 0 and math.isfinite(timeout)) or retries < 0 or backoff < 0 or batch < 1:
+        if not 0 < timeout <= _MAX_TIMEOUT or retries < 0 or not 0 <= backoff <= _MAX_TIMEOUT or batch < 1:
             raise ValueError(
-                f"HttpRetriever: timeout={timeout} must be positive and finite, retries={retries} and "
-                f"backoff={backoff} at least 0, batch={batch} at least 1"
+                f"HttpRetriever: timeout={timeout} must be positive and at most {_MAX_TIMEOUT:g}, retries={retries} at "
+                f"least 0, backoff={backoff} from 0 to {_MAX_TIMEOUT:g}, batch={batch} at least 1"
             )
         self.url, self.timeout, self.retries, self.backoff, self.batch = url, timeout, retries, backoff, batch
         self._secure, self._host = parts.scheme == "https", parts.hostname
@@ -168,8 +171,9 @@ def _hit(item: Any, where: str) -> Hit:
     score = item.get("score") if isinstance(item, dict) else None
     if not isinstance(record, dict):
         raise ValueError(f"the answer's `{where}` has no `document`")
-    if isinstance(score, bool) or not isinstance(score, (int, float)):
-        raise ValueError(f"the answer's `{where}` has no `score` that is a number")
+    # An int of four hundred digits is no float; NaN and infinity order nothing.
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not abs(score) <= sys.float_info.max:
+        raise ValueError(f"the answer's `{where}` has no `score` that is a finite number")
     contents = record.get("contents")
     if not isinstance(contents, str):
         title, text = record.get("title"), record.get("text")

@@ -3,7 +3,8 @@
 `POST /retrieve`: `queries` is a list of strings; `topk` a number or null (null and 0 mean the server's own); with
 `return_scores` true each hit is `{"document": ..., "score": ...}`, else the document alone, and `result` has one list
 a query either way. A document is `{"id", "contents", "title", "text"}`. `GET /health`: `{"status": "ok"}`. A bad
-request is answered with status 400 and `{"detail": "..."}`, a search that fails with 503. Each connection has a thread.
+request is answered with status 400 and `{"detail": "..."}`, a search that fails, in whatever way, with 503. Each
+connection has a thread.
 
 What this is not: hardened for the open net. It listens on loopback unless told otherwise, and knows no users.
 """
@@ -11,6 +12,8 @@ What this is not: hardened for the open net. It listens on loopback unless told 
 from __future__ import annotations
 
 import json
+import math
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,36 +39,40 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path != "/health":
-            self._send(404, {"detail": "there are POST /retrieve and GET /health"})
+            self._send(404, _json({"detail": "there are POST /retrieve and GET /health"}))
             return
-        self._send(200, {"status": "ok"})
+        self._send(200, _json({"status": "ok"}))
 
     def do_POST(self) -> None:
         try:
             body = self._body()
             if self.path.partition("?")[0] != "/retrieve":
                 raise _Refusal(404, "there are POST /retrieve and GET /health")
-            self._send(200, {"result": self.server.answer(body)})
+            status, content = 200, _json({"result": self.server.answer(body)})
         except _Refusal as refusal:
-            self._send(refusal.status, {"detail": str(refusal)})
+            status, content = refusal.status, _json({"detail": str(refusal)})
         except RetrievalError as error:
-            self._send(503, {"detail": str(error)})
+            status, content = 503, _json({"detail": str(error)})
+        self._send(status, content)
 
     def _body(self) -> Any:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
             self.close_connection = True  # what follows cannot be told from the next request
             raise _Refusal(411, "the header Content-Length is wanted")
-        if int(length) > MAX_BODY:
+        length = length.lstrip("0") or "0"
+        if len(length) > 12 or int(length) > MAX_BODY:  # a number of thousands of digits is no int of Python's
             self.close_connection = True
-            raise _Refusal(413, f"the request has {length} bytes; at most {MAX_BODY} are read")
+            raise _Refusal(413, f"the request has {length[:12]} bytes or more; at most {MAX_BODY} are read")
+        content = self.rfile.read(int(length))
+        if len(content) < int(length):
+            raise ConnectionResetError("the client hung up within its request")
         try:
-            return json.loads(self.rfile.read(int(length)))
+            return json.loads(content)
         except (ValueError, RecursionError):
             raise _Refusal(400, "the request is no JSON") from None
 
-    def _send(self, status: int, document: Any) -> None:
-        content = json.dumps(document).encode("ascii")
+    def _send(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -101,6 +108,11 @@ class SearchServer(ThreadingHTTPServer):
         self.retriever, self.topk = retriever, topk
         super().__init__((host, port), _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no fault of the server: nothing is printed then."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     @property
     def url(self) -> str:
         """The address to give to a client on this machine."""
@@ -119,11 +131,34 @@ class SearchServer(ThreadingHTTPServer):
             raise _Refusal(400, f"`topk` has to be a whole number from 0 to {MAX_TOPK}, or null")
         if scores is not None and not isinstance(scores, bool):
             raise _Refusal(400, "`return_scores` has to be true or false")
-        found = checked_hits(self.retriever.search(queries, topk or self.topk), len(queries)) if queries else []
-        return [[_shown(hit, bool(scores)) for hit in hits] for hits in found]
+        if not queries:
+            return []
+        try:
+            answer = self.retriever.search(queries, topk or self.topk)
+        except RetrievalError:
+            raise
+        except Exception as failure:  # a retriever is other people's code: what it throws is a search that failed
+            reason = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
+            raise RetrievalError(f"the retriever failed ({reason})") from failure
+        return [[_shown(hit, bool(scores)) for hit in hits] for hits in checked_hits(answer, len(queries))]
 
 
 def _shown(hit: Hit, score: bool) -> dict[str, Any]:
     passage = hit.passage
     document = {"id": passage.id, "contents": passage.contents, "title": passage.title, "text": passage.text}
-    return {"document": document, "score": hit.score} if score else document
+    return {"document": document, "score": _number(hit.score)} if score else document
+
+
+def _number(score: Any) -> float:
+    """The score as JSON's number. Raises RetrievalError where it is none: an answer with NaN in it is no JSON."""
+    try:
+        number = float(score)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RetrievalError(f"the retriever gave a hit the score {score!r}; wanted a finite number")
+    return number
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, allow_nan=False).encode("ascii")

@@ -1,8 +1,9 @@
 """Grading an attempt at a task by tests that the agent cannot touch.
 
 Read downwards: `verdict` (what an attempt is worth) lays the tests (`lay`), reads the change (`scan`), runs (`run`,
-`command`) under a guard inside the sandbox (`guard`, `watch`, with `canary`) whose messages `stream` judges; `report`
-is what a run gave; `logs`, `junit` and `names` read what runners print and how they name tests; `flaky` runs a suite
+`command`) under a guard inside the sandbox (`guard` with `watch`, `session`, `genuine`, `equal`, `origin`, and
+`canary`) whose messages `stream` judges with `claims`; `configuration` and `shadows` help `lay`; `report` is what a run
+gave; `logs`, `junit` and `names` read what runners print and how they name tests; `flaky` runs a suite
 several times.
 
 What holds. The tests, their configuration and what Python loads by itself are the task's own, whatever the agent made
@@ -11,22 +12,39 @@ that is missing, skipped, or was not collected has not passed. Results leave the
 leaving early, writing reports, exit codes and exit handlers change none of them. Who makes failures pass makes a
 canary pass, and who replaces a function of the runner is seen.
 
+Whose a function is, its code tells, not the file it names: a test's function has to be code that the guard compiled
+from the text that was laid, a hook's, a tracer's or an item's own method code of the runner, of a library's file, or of
+a file that is as the task began. A skip or an expected failure counts only where the text of that very test (its
+marks, class, fixtures, and what these name), or a hook of the task's own conftest, says so.
+
 What remains possible, because code under test runs in the process of the tests:
 
-- It can do what the tests ask in another way than by a fix: read the tests beside it and answer them alone, or return
-  objects with comparisons of their own. A class that plainly equals everything voids the reward; a subtler one passes.
+- It can do what the tests ask in another way than by a fix: read the tests beside it, or the values in the frame that
+  calls it, and answer them alone.
+- It can return objects whose comparisons are tuned. One that equals a fresh object of an unknown class, or other values
+  of the type it is compared with, fails the test in asserts, conditions and unittest's methods; not one that knows the
+  values that are asked for, one written in C, or one whose comparison a library makes (numpy.testing, a helper outside
+  the protected files), nor one that claims to contain everything. Classes that equalled everything before the agent
+  came, and a library's (mock.ANY), are free in tests that name them.
+- It can alter data that tests hold: parameters, globals that are no builtins, fixtures' values.
 - Written against this very guard, it can find the guard's objects in memory (by frames and closures, which nothing
-  audits) and send results in its name. Canaries then have to be told from tests by what they call.
+  audits) and send results in its name, or replace what is looked at and put it back between two looks. Canaries then
+  have to be told from tests by what they call.
 - By native code (ctypes, a compiled module) it can alter anything unseen. Both are reported as suspicions.
-- A test it does break can be hidden if the test's own files let it: they catch all errors, or skip on them.
+- A test it does break can be hidden if the test's own files let it: they catch all errors, or skip on them; a test that
+  speaks of a skip or an expected failure itself can be made to take it.
+- A test file that makes code itself (exec, eval, compile) vouches for functions of unknown origin; a module that the
+  task's configuration makes a plugin of pytest may do all that plugins do, and code that traced before may trace.
 - Where a task's command is no plain call of pytest (Django's and SymPy's runners, unittest, a script that does more),
   or the tree is pytest itself, printed text is believed, and code under test can print.
 
 What voids a reward (`TestReport.forged`): a message the guard did not write; a canary that does not fail; an exception
 of a test that is reported as a pass; an outcome altered after the test; a JUnit report that disagrees; functions of
-pytest, pluggy, unittest or builtins replaced by code that is neither a library's nor the task's; the code of a test or
-of the runner swapped, a test file written, moved or removed by such code; a test file that is another after the run; a
-class that equals everything. All else is a suspicion: told, and free.
+pytest, pluggy, unittest or builtins, hooks, methods of items and of test cases replaced by code that is neither a
+library's nor the task's; a test's function that is not the one of its file; the code of a test or of the runner
+swapped, a test file written, moved or removed by such code, or by nobody that can be seen; a tracer or profiler set by
+a file that the agent changed and that had none; a test file that is another after the run. All else is a suspicion:
+told, and free.
 """
 
 from rtmc.gymenvs.swe.grading.flaky import Validation, compare_runs, validate
@@ -42,7 +60,7 @@ from rtmc.gymenvs.swe.grading.logs import (
 )
 from rtmc.gymenvs.swe.grading.report import TestReport, TestResult
 from rtmc.gymenvs.swe.grading.run import run_tests
-from rtmc.gymenvs.swe.grading.verdict import Verdict, grade
+from rtmc.gymenvs.swe.grading.verdict import Verdict, grade, refuse
 
 __all__ = [
     "TestCounts",
@@ -58,6 +76,7 @@ __all__ = [
     "parse_r2e",
     "parse_sympy",
     "parse_unittest",
+    "refuse",
     "run_tests",
     "summarise_tests",
     "validate",

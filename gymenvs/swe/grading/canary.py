@@ -13,7 +13,36 @@ from dataclasses import dataclass
 
 __all__ = ["Canary", "make_canaries"]
 
-_WORDS = ("parse", "format", "merge", "round", "split", "order", "limit", "empty", "nested", "copy", "index", "update")
+# No name of a canary tells it from a test.
+_WORDS: tuple[str, ...] = (
+    "parse",
+    "format",
+    "merge",
+    "round",
+    "split",
+    "order",
+    "limit",
+    "empty",
+    "nested",
+    "copy",
+    "index",
+    "update",
+)
+_WORDS += (
+    "config",
+    "reader",
+    "writer",
+    "loads",
+    "dumps",
+    "basic",
+    "errors",
+    "types",
+    "cache",
+    "state",
+    "value",
+    "path",
+)
+_WORDS += ("items", "string", "number", "date", "list", "keys", "filter", "group", "match", "close", "reset", "equal")
 _PREFIX = "CANARY_PREFIX"  # the guard puts the task's own prefix of test functions here
 
 
@@ -22,7 +51,7 @@ class Canary:
     """One file of canaries.
 
     Attributes:
-        path: where in the tree it lies while tests are collected.
+        path: where in the tree it lies while the tests run.
         source: its text.
         at: place among the files that pytest is given.
         tokens: ending of each test's name -> a text that its failure has to show.
@@ -44,7 +73,8 @@ def _canary(folder: str) -> Canary:
     tokens: dict[str, str] = {}
 
     def fresh() -> tuple[str, str]:
-        name = f"{secrets.choice(_WORDS)}_{secrets.choice(_WORDS)}_{secrets.token_hex(3)}"
+        while (name := _words(3)) in tokens:
+            continue
         tokens[name] = token = secrets.token_hex(6)
         return name, token
 
@@ -54,12 +84,16 @@ def _canary(folder: str) -> Canary:
     for write in secrets.SystemRandom().sample(functions, 3):
         name, token = fresh()
         lines += [f"def {_PREFIX}_{name}():", *(f"    {line}" for line in write(token)), "", ""]
-    lines += [f"class Test{secrets.token_hex(3).title()}(unittest.TestCase):"]
+    lines += [f"class Test{_words(2).title().replace('_', '')}(unittest.TestCase):"]
     for write in secrets.SystemRandom().sample(methods, 2):
         name, token = fresh()
         lines += [f"    def test_{name}(self):", *(f"        {line}" for line in write(token)), ""]
-    path = f"test_{secrets.choice(_WORDS)}_{secrets.token_hex(4)}.py"
+    path = f"test_{_words(3)}.py"
     return Canary(f"{folder}/{path}" if folder else path, "\n".join(lines), secrets.randbelow(1000), tokens)
+
+
+def _words(number: int) -> str:
+    return "_".join(secrets.SystemRandom().sample(_WORDS, number))
 
 
 def _plain(token: str) -> list[str]:

@@ -28,6 +28,10 @@ import pkgutil
 import random
 import sys
 
+from rtmc.gymenvs.swe.grading.equal import Comparer
+from rtmc.gymenvs.swe.grading.genuine import Genuine
+from rtmc.gymenvs.swe.grading.origin import RUNNER, Origin
+from rtmc.gymenvs.swe.grading.session import Watched, stranger
 from rtmc.gymenvs.swe.grading.watch import WATCHED_PACKAGES, Machinery, make_watch
 
 MESSAGE = 4000  # characters of a failure's text that are sent
@@ -71,39 +75,58 @@ def load_runner():
     return pytest
 
 
-def make_plugin(pytest, send, told):
+def only_known_metadata(inside, known):
+    """Packages that lie in the tree are found by their metadata only where the task has them: entry points load
+    plugins. Returns what takes this back."""
+    undo = []
+    for name in ("importlib.metadata", "importlib_metadata"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+
+        def distributions(*args, found=module.distributions, **options):
+            for one in found(*args, **options):
+                place = os.path.normpath(os.path.abspath(str(getattr(one, "_path", ""))))
+                if not place.startswith(inside + "/") or place[len(inside) + 1 :] in known:
+                    yield one
+
+        undo.append((module, module.distributions))
+        setattr(module, "distributions", distributions)  # noqa: B010  mypy knows no such name of a module
+
+    def take_back():
+        for module, found in undo:
+            setattr(module, "distributions", found)  # noqa: B010  as above
+
+    return take_back
+
+
+def make_plugin(pytest, send, told, origin, undo):
     """The pytest plugin that reports. `told` is what the grader asked for."""
     inside = told["inside"]
     canary_files = set()
     shown_canaries = {canary["path"] for canary in told["canaries"]}
-    codes = {}
     seen_changes = set()
-    machinery = [Machinery()]
+    comparer = Comparer(origin, told["familiar"])
+    watching, owner = told["watch"], os.getpid()
+
+    def tell_one(name, file):
+        if (name, file) not in seen_changes:
+            seen_changes.add((name, file))
+            send("changed", name, file)
 
     def tell(changes):
         for name, file in changes:
-            if (name, file) not in seen_changes:
-                seen_changes.add((name, file))
-                send("changed", name, file)
+            tell_one(name, file)
 
     def check(whole):
         tell(machinery[0].changes(whole))
 
-    def origin(excinfo):
-        """The innermost file, the runner's aside, in which an exception was raised; "" = in the runner alone."""
-        error, step = getattr(excinfo, "value", None), getattr(excinfo, "tb", None)
-        for _ in range(8):  # pytest raises its own skip while it handles unittest's
-            place = ""
-            while step is not None:
-                name = step.tb_frame.f_code.co_filename
-                if not any(part in name for part in ("/_pytest/", "/unittest/", "/pluggy/", "/pytest/")):
-                    place = name
-                step = step.tb_next
-            if place or error is None:
-                return place
-            error = error.__context__
-            step = getattr(error, "__traceback__", None)
-        return ""
+    genuine = Genuine(told, origin, comparer, lambda: check(False), lambda path: send("act", "open", path, ""))
+    if watching:
+        genuine.install()
+    machinery = [Machinery(origin)]
+    watched = Watched(origin, genuine, tell_one, told["plugins"])
 
     def message(report):
         text = report.longrepr
@@ -112,16 +135,17 @@ def make_plugin(pytest, send, told):
         text = str(getattr(report, "longreprtext", "") or text or "")
         return text[-MESSAGE:]
 
-    def body(item):
-        function = getattr(item, "obj", None)
-        function = getattr(function, "__func__", function)
-        return getattr(function, "__code__", None)
-
     class Plugin:
         def pytest_load_initial_conftests(self, early_config, parser, args):
             # After every plugin (pytest's legacypath replaces methods here, before us), before the tree's conftest.
+            undo()
             machinery[0], found = machinery[0].settled(inside)
             tell(found)
+            if watching:
+                watched.begin(early_config.pluginmanager)
+                if getattr(early_config.known_args_namespace, "assertmode", "rewrite") != "rewrite":
+                    genuine.plain = True
+                    importlib.import_module("_pytest.assertion").install_importhook(early_config)
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_cmdline_main(self, config):
@@ -137,43 +161,32 @@ def make_plugin(pytest, send, told):
             prefix = (list(config.getini("python_functions")) or ["test"])[0].split("*")[0]
             for canary in told["canaries"]:
                 path = os.path.join(inside, canary["path"])
+                text = canary["source"].replace("CANARY_PREFIX", prefix or "test")
                 with open(path, "x", encoding="utf-8") as file:
-                    file.write(canary["source"].replace("CANARY_PREFIX", prefix or "test"))
+                    file.write(text)
+                genuine.expect(path, text)
                 canary_files.add(path)
                 config.args.insert(canary["at"] % (len(config.args) + 1), path)
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_collection_modifyitems(self, session, config, items):
             canaries = [item for item in items if str(item.fspath) in canary_files]
+            marks = watched.marks(items)
             yield
+            watched.given(items, marks)
             # A test command's -k or -m must not choose canaries; others see none of them reordered.
             kept = set(map(id, items))
             items[:] = items + [item for item in canaries if id(item) not in kept]
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_finish(self, session):
-            for path in list(canary_files):
-                try:
-                    os.unlink(path)
-                except FileNotFoundError:
-                    send("act", "os.remove", path, "")
             ids = [item.nodeid for item in session.items]
             for at in range(0, len(ids), 200):
                 send("collected", ids[at : at + 200])
-            for item in session.items:
-                codes[item] = body(item)
+            if watching:
+                watched.collected(session)
+                watched.hooks()
             check(True)
-
-        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-        def pytest_make_collect_report(self, collector):
-            # Right before a test file is imported: is it still the one that was laid?
-            path = str(getattr(collector, "fspath", ""))
-            wanted = told["protected"].get(path[len(inside) + 1 :]) if isinstance(collector, pytest.Module) else None
-            if wanted:
-                with open(path, "rb") as file:
-                    if hashlib.sha256(file.read()).hexdigest() != wanted:
-                        send("act", "open", path, "")
-            yield
 
         def pytest_collectreport(self, report):
             if report.failed:
@@ -185,14 +198,22 @@ def make_plugin(pytest, send, told):
             send("running", nodeid)
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-        def pytest_runtest_call(self, item):
-            if body(item) is not codes.get(item):
-                send("changed", "the code of " + item.nodeid, "")
+        def pytest_runtest_setup(self, item):
+            if watching:
+                watched.begins(item)
             yield
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_call(self, item):
+            if watching:
+                watched.begins(item)
+            yield
+            if watching:
+                watched.ends(item)
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_makereport(self, item, call):
-            first = origin(call.excinfo)  # before pytest puts its own exception in place of another runner's
+            first = stranger(origin, call.excinfo)  # before pytest puts its own exception in place of another runner's
             outcome = yield
             report = outcome.get_result()
             raised = call.excinfo
@@ -203,7 +224,8 @@ def make_plugin(pytest, send, told):
                 report.outcome,
                 bool(hasattr(report, "wasxfail")),
                 raised.type.__name__ if raised is not None else "",
-                first or origin(raised),
+                *worse(first, stranger(origin, raised)),
+                watched.is_given(item, "xfail" if hasattr(report, "wasxfail") else "skip"),
                 message(report) if report.outcome != "passed" else "",
                 float(getattr(report, "duration", 0.0)),
             )
@@ -221,10 +243,19 @@ def make_plugin(pytest, send, told):
         @pytest.hookimpl(trylast=True)
         def pytest_runtest_logfinish(self, nodeid, location):
             check(False)
+            if watching:
+                watched.hooks()
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_unconfigure(self, config):
             yield
+            for path in canary_files if os.getpid() == owner else ():
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    send("act", "os.remove", path, "")
+            if watching:
+                watched.hooks()
             check(True)  # the last moment: pytest puts its own replacements back behind this hook
 
         def pytest_keyboard_interrupt(self, excinfo):
@@ -234,6 +265,11 @@ def make_plugin(pytest, send, told):
             send("internal_error", str(excrepr)[-MESSAGE:])
 
     return Plugin()
+
+
+def worse(first, second):
+    """Of two answers of `stranger`, the one that names somebody."""
+    return first if not first[1] or (second[1] and first[0]) else second
 
 
 def send_junit(send, path):
@@ -247,7 +283,7 @@ def send_junit(send, path):
         send("junit", base64.b64encode(data[at : at + JUNIT_PIECE]).decode("ascii"))
 
 
-def main(told):
+def main(told, parts):
     send = make_channel(bytes.fromhex(told.pop("key")))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -261,9 +297,14 @@ def main(told):
     sys.path[:] = [told["inside"], *told["path"], *(path for path in sys.path if path not in outside)]
     libraries = tuple({*outside, sys.base_prefix, sys.prefix, os.path.dirname(os.__file__)})
     send("start", pytest.__version__, ".".join(map(str, sys.version_info[:3])), libraries)
+    origin = Origin(told["inside"], libraries, told["changed"])
+    for names in (globals(), *(vars(part) for part in parts)):
+        origin.own_all(names)
+    origin.own(sys._getframe(1).f_code, RUNNER)
+    undo = only_known_metadata(told["inside"], set(told["metadata"]))
+    plugin = make_plugin(pytest, send, told, origin, undo)
     if told["watch"] and hasattr(sys, "addaudithook"):  # from Python 3.8 on
-        sys.addaudithook(make_watch(send, told["inside"], told["protected"], libraries))
-    plugin = make_plugin(pytest, send, told)
+        sys.addaudithook(make_watch(send, told["inside"], told["protected"], origin))
     junit = told["junit"]
     arguments = [*told["arguments"], "--junitxml=" + junit, "-o", "junit_family=xunit1"]
     leave = os._exit

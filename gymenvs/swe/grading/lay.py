@@ -6,9 +6,10 @@ Put back as the base has them, or removed where the base has none:
 - test files: `test_*.py`, `*_test.py`, `tests.py`, every `conftest.py`, and whatever lies in a folder `tests` or
   `test` that holds such files; files that the gold patch changes are the agent's own business and stay;
 - pytest's configuration: `pytest.ini`, `tox.ini` and their kind; `setup.cfg` and `pyproject.toml` where their part for
-  pytest was changed;
+  pytest was changed, or cannot be read;
 - what Python or pytest would load by itself: `sitecustomize.py`, `usercustomize.py`, `*.pth`, metadata of packages
-  (entry points are plugins), packages named as the runner's;
+  (entry points are plugins), packages named as the runner's, and new modules in the place of one of the standard
+  library or of an installed package that the tests import;
 - compiled files: every `__pycache__`, stray `*.pyc`, `.pytest_cache`.
 
 Then the task's `test_files` are written, and its hidden files that they do not hold are taken away.
@@ -16,30 +17,24 @@ Then the task's `test_files` are written, and its hidden files that they do not 
 
 from __future__ import annotations
 
-import configparser
 import hashlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rtmc.gymenvs.swe.grading.configuration import CONFIGURATION, SHARED_CONFIGURATION, differs, named_plugins
 from rtmc.gymenvs.swe.grading.names import files_of
+from rtmc.gymenvs.swe.grading.shadows import RUNNER_NAMES, imported_names, is_loaded, metadata_of, roots_of, shadowed
 
 __all__ = ["Laid", "lay_over"]
 
 _TEST_NAME = re.compile(r"test_.*\.py|.*_tests?\.py|tests?\.py|conftest\.py")
 _TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests", "testsuite"})
-_CONFIGURATION = frozenset({"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"})
-_SHARED_CONFIGURATION = frozenset({"setup.cfg", "pyproject.toml"})
-_SHADOWS = frozenset(
-    {"pytest", "_pytest", "pluggy", "py", "iniconfig", "unittest", "sitecustomize", "usercustomize"}
-    | {"pytest_timeout", "xdist", "hypothesis", "_hypothesis_pytestplugin"}
-)
-_LOADED = re.compile(r".*\.(?:pth|pyc|pyo)|(?:.*/)?[^/]+\.(?:egg-info|dist-info)(?:/.*|$)", re.DOTALL)
 _GOLD = re.compile(r"^\+\+\+ (?:b/)?([^\t\n]+)", re.MULTILINE)
 _MOST_PROTECTED = 400  # files of one test folder
 
@@ -52,15 +47,24 @@ class Laid:
         protected: path -> SHA-256 of the Python files and configuration that the tests consist of.
         changed: paths the agent added or modified that are still its own: the code under test.
         suspicions: what no fix has need of, though the agent did it.
+        metadata: packages' metadata that the tree had from the beginning.
+        plugins: modules that the task's own configuration makes plugins of pytest.
     """
 
     protected: dict[str, str] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     suspicions: list[str] = field(default_factory=list)
+    metadata: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
 
 
 def lay_over(
-    task: Any, base: Path, root: Path, changes: Iterable[tuple[str, str]], owner: tuple[int, int] | None = None
+    task: Any,
+    base: Path,
+    root: Path,
+    changes: Iterable[tuple[str, str]],
+    owner: tuple[int, int] | None = None,
+    packages: Collection[str] = (),
 ) -> Laid:
     """Lays the tests of `task` over `root`, a copy of the agent's tree in which nothing runs.
 
@@ -70,10 +74,12 @@ def lay_over(
         root: the copy.
         changes: (path, kind) of what differs between the two, kind "added", "modified", "deleted" or "mode".
         owner: (uid, gid) of what is written; None = ours.
+        packages: top-level names of what the task's Python has installed.
     """
     laid = Laid()
     rules = _Rules(task, base)
     own: list[str] = []
+    added: list[str] = []
     _purge(root, base)
     for path, kind in changes:
         in_base = os.path.lexists(base / path)
@@ -91,20 +97,41 @@ def lay_over(
                 _remove(root, path)
         elif kind != "deleted":
             own.append(path)
-            if path.endswith((".so", ".pyd")):
-                laid.suspicions.append(f"{path} is compiled code")
+            if not in_base:
+                added.append(path)
     for path in task.hidden_files:
         if path not in task.test_files:
             _remove(root, path)
     for path, content in task.test_files.items():
         data = content if isinstance(content, bytes) else content.encode("utf-8")
         _place(base, root, path, data, owner)
-    laid.changed = tuple(own)
+    texts = []
     for path in _deciding(task, root, rules):
         data = _read(root, path)
         if data is not None:
             laid.protected[path] = hashlib.sha256(data).hexdigest()
+            if path.endswith(".py"):
+                texts.append(data.decode("utf-8", "replace"))
+    roots = roots_of(task.env)
+    taken = _take_shadows(root, base, added, roots, texts, packages) if added else {}
+    laid.suspicions += [f"{top} was made, in place of what the tests import" for top in dict.fromkeys(taken.values())]
+    laid.changed = tuple(path for path in own if path not in taken)
+    laid.suspicions += [f"{path} is compiled code" for path in laid.changed if path.endswith((".so", ".pyd"))]
+    laid.metadata = tuple(metadata_of(base, roots))
+    points = [f"{path}/entry_points.txt" for path in laid.metadata]
+    laid.plugins = tuple(sorted(named_plugins(root, laid.protected) | named_plugins(base, points)))
     return laid
+
+
+def _take_shadows(
+    root: Path, base: Path, added: list[str], roots: tuple[str, ...], texts: list[str], packages: Collection[str]
+) -> dict[str, str]:
+    """Takes new modules away that stand in place of others which the tests import: path -> top of its module."""
+    names = imported_names(texts)
+    found = {path: top for path in added if (top := shadowed(path, base, roots, names, packages))}
+    for path in found:
+        _remove(root, path)
+    return found
 
 
 class _Rules:
@@ -146,12 +173,12 @@ def _names_below(folder: Path) -> Iterator[str]:
 
 def _loads_itself(path: str, base: Path) -> bool:
     """Whether Python or pytest would load the path without being asked, in place of something else."""
-    if _LOADED.fullmatch(path):
+    if is_loaded(path):
         return True
     parts = PurePosixPath(path).parts
     for at, part in enumerate(parts[:3]):
         name = part.split(".")[0]
-        if name in _SHADOWS and (at == 0 or parts[at - 1] in ("src", "lib") or "custom" in name):
+        if name in RUNNER_NAMES and (at == 0 or parts[at - 1] in ("src", "lib") or "custom" in name):
             top = "/".join(parts[: at + 1])
             return not os.path.lexists(base / top)
     return False
@@ -159,34 +186,9 @@ def _loads_itself(path: str, base: Path) -> bool:
 
 def _configures(path: str, base: Path, root: Path, in_base: bool) -> bool:
     name = PurePosixPath(path).name
-    if name in _CONFIGURATION:
-        return True
-    if name not in _SHARED_CONFIGURATION:
-        return False
-    before = _pytest_part(_read(base, path)) if in_base else ()
-    return before != _pytest_part(_read(root, path))
-
-
-def _pytest_part(data: bytes | None) -> Any:
-    """pytest's part of a setup.cfg or pyproject.toml as plain values; a file that cannot be read is only itself."""
-    if data is None:
-        return ()
-    text = data.decode("utf-8", "replace")
-    if re.search(r"^\s*\[+\s*\"?tool\"?\s*\.|^\s*\[+\s*tool\s*\]", text, re.MULTILINE):
-        import tomllib
-
-        try:
-            part = tomllib.loads(text).get("tool", {}).get("pytest", {})
-        except (tomllib.TOMLDecodeError, AttributeError):
-            return text
-        return part or ()
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return text
-    sections = [name for name in parser.sections() if "pytest" in name]
-    return tuple((name, tuple(parser.items(name))) for name in sections)
+    if name not in SHARED_CONFIGURATION:
+        return name in CONFIGURATION
+    return differs(path, _read(base, path) if in_base else None, _read(root, path), os.path.lexists(root / path))
 
 
 def _tells(path: str) -> bool:
@@ -195,10 +197,10 @@ def _tells(path: str) -> bool:
     return name == "conftest.py" or (
         not _TEST_NAME.fullmatch(name)
         and (
-            _LOADED.fullmatch(path) is not None
-            or name in _CONFIGURATION
-            or name in _SHARED_CONFIGURATION
-            or any(part.split(".")[0] in _SHADOWS for part in PurePosixPath(path).parts)
+            is_loaded(path)
+            or name in CONFIGURATION
+            or name in SHARED_CONFIGURATION
+            or any(part.split(".")[0] in RUNNER_NAMES for part in PurePosixPath(path).parts)
         )
     )
 
@@ -218,7 +220,7 @@ def _purge(root: Path, base: Path) -> None:
             _remove(root, str(inner / name))
         subfolders[:] = [one for one in subfolders if one not in ("__pycache__", ".pytest_cache", ".git")]
         for name in files:
-            if name.endswith((".pyc", ".pyo", ".pth")) and not os.path.lexists(base / inner / name):
+            if name.lower().endswith((".pyc", ".pyo", ".pth")) and not os.path.lexists(base / inner / name):
                 _remove(root, str(inner / name))
 
 
@@ -229,7 +231,7 @@ def _deciding(task: Any, root: Path, rules: _Rules) -> list[str]:
     for path in list(found):
         for parent in PurePosixPath(path).parents:
             folder = "" if str(parent) == "." else f"{parent}/"
-            for name in ("conftest.py", "__init__.py", *_CONFIGURATION, *_SHARED_CONFIGURATION):
+            for name in ("conftest.py", "__init__.py", *CONFIGURATION, *SHARED_CONFIGURATION):
                 if name == "__init__.py" and not rules.is_folder(str(parent)):
                     continue
                 found.setdefault(f"{folder}{name}")

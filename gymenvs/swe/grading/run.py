@@ -34,17 +34,18 @@ _LAUNCH = """import sys
 sys.path[:] = [path for path in sys.path if path]
 import json, types
 read = sys.stdin.buffer.read
+parts = []
 for name, size in json.loads(sys.stdin.buffer.readline()):
     part = sys.modules[name] = types.ModuleType(name)
     exec(compile(read(size), "<rtmc guard>", "exec"), vars(part))
-    main = getattr(part, "main", None)
-    del part
+    parts.append(part)
 told = json.loads(read())
 for name in [name for name in sys.modules if name.startswith("rtmc")]:
     del sys.modules[name]
-main(told)
+main, part = part.main, None
+main(told, parts)
 """
-_PARTS = ("watch", "guard")
+_PARTS = ("origin", "equal", "genuine", "session", "watch", "guard")
 _OUTPUT = 32 << 20  # bytes of each stream: results and the printed log
 
 
@@ -59,6 +60,7 @@ def run_tests(
     base: Path | None = None,
     changed: Collection[str] = (),
     protected: Mapping[str, str] | None = None,
+    known: Mapping[str, Collection[str]] | None = None,
     guarded: bool = True,
     inside: str = "/testbed",
     backend: str = "auto",
@@ -79,6 +81,8 @@ def run_tests(
         changed: paths in the tree that an agent made or changed; acts of these against the runner void the report.
         protected: path -> SHA-256 of the files that tests consist of, as laid. One that is another afterwards voids
             the report.
+        known: what the tree had from the beginning: `metadata` (paths of packages' metadata), `plugins` (modules that
+            the task makes plugins of pytest), `familiar` (names of classes that equal everything).
         guarded: False runs even a plain call of pytest in a shell: for a tree that is itself pytest or a part of it.
         backend, trusted: as in `open_sandbox`.
         limits: of the whole run; by default those of `Limits`, with room for output.
@@ -130,9 +134,12 @@ def run_tests(
                 "variables": {"PYTHONPATH": ":".join(folders)} if folders else {},
                 "canaries": [{"path": one.path, "source": one.source, "at": one.at} for one in birds],
                 "protected": dict(protected or {}),
+                "changed": sorted(changed),
+                **{name: sorted((known or {}).get(name, ())) for name in ("metadata", "plugins", "familiar")},
                 "watch": bool(protected),
                 "junit": f"/tmp/{secrets.token_hex(8)}.xml",
             }
+            texts = _texts(tree, protected or {})
             program = [runtime.python, "-s", "-B", "-c", _LAUNCH]
             try:
                 done = sandbox.run(program, stdin=_input(told), env={**own, "PYTHONPATH": ":".join(outside)})
@@ -147,7 +154,7 @@ def run_tests(
                 base=base,
                 changed=changed,
                 protected=protected or {},
-                texts=_texts(tree, protected or {}),
+                texts=texts,
             )
             report = _signed(done, channel, place)
     altered = [path for path, wanted in (protected or {}).items() if _digest(tree / path) != wanted]
@@ -156,9 +163,9 @@ def run_tests(
     return report
 
 
-def _texts(tree: Path, paths: Iterable[str]) -> list[str]:
-    found = (tree / path for path in paths if path.endswith(".py"))
-    return [path.read_text("utf-8", "replace") for path in found if path.is_file()]
+def _texts(tree: Path, paths: Iterable[str]) -> dict[str, str]:
+    found = (path for path in paths if path.endswith(".py") and (tree / path).is_file())
+    return {path: (tree / path).read_text("utf-8", "replace") for path in found}
 
 
 def _digest(path: Path) -> str:

@@ -8,19 +8,44 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rtmc.gymenvs.swe.grading.canary import Canary
+from rtmc.gymenvs.swe.grading.claims import Claims
 from rtmc.gymenvs.swe.grading.junit import parse_junit
 from rtmc.gymenvs.swe.grading.report import TestResult
 from rtmc.gymenvs.swe.tree import IGNORED
 
 __all__ = ["STOPPED", "Channel", "read_channel"]
 
+# What traces a test can alter its variables: acts that only a tracer's own code may do.
+_TRACING = {
+    "sys.settrace": "settrace",
+    "sys.setprofile": "setprofile",
+    "sys.monitoring.register_callback": "monitoring",
+}
 _PHASES = ("setup", "call", "teardown")
+# What each message holds. Who can sign can send anything: it has to be read all the same.
+_SHAPES: dict[str, tuple[type | tuple[type, ...], ...]] = {
+    "start": (str, str, list),
+    "collected": (list,),
+    "running": (str,),
+    "phase": (str, str, str, bool, str, str, bool, bool, str, (int, float)),
+    "log": (str, str, str, bool, bool),
+    "collect_error": (str, str),
+    "collect_skip": (str, str),
+    "act": (str, str, str),
+    "changed": (str, str),
+    "fault": (str,),
+    "internal_error": (str,),
+    "interrupted": (str,),
+    "no_runner": (str,),
+    "junit": (str,),
+    "end": (int,),
+}
 STOPPED = "the code under test"  # begins the message of a result that the grader itself made a failure
 
 
@@ -36,8 +61,13 @@ def _messages(data: bytes, key: bytes) -> Iterator[list[Any] | str]:
             yield "the channel of results holds a line that the runner did not write"
             return
         message = json.loads(body)
-        if message[0] != number:
+        if not isinstance(message, list) or message[:1] != [number]:
             yield "a result was sent twice or is missing from the channel"
+            return
+        kind, *values = message[1:] or ["?"]
+        shape = _SHAPES.get(kind) if isinstance(kind, str) else None
+        if shape is None or len(shape) != len(values) or not all(map(isinstance, values, shape)):
+            yield "the channel of results holds a message that the runner does not send"
             return
         yield message[1:]
     if lines[-1]:  # cut off: the process was stopped while it wrote, or wrote without signing
@@ -81,7 +111,7 @@ def read_channel(
     base: Path | None = None,
     changed: Collection[str] = (),
     protected: Collection[str] = (),
-    texts: Sequence[str] = (),
+    texts: Mapping[str, str] | None = None,
 ) -> Channel:
     """The report of one run, from what came out of the channel.
 
@@ -93,7 +123,7 @@ def read_channel(
         base: the tree as the agent got it; None = nobody is suspected, acts are only told.
         changed: paths in the tree that the agent made or changed, tests restored by the grader not among them.
         protected: paths of the tests and of what belongs to them, as the grader laid them.
-        texts: the texts of the protected Python files.
+        texts: path -> text of the protected Python files, as they lay before the run.
     """
     channel = Channel()
     tests: dict[str, _Test] = {}
@@ -124,7 +154,7 @@ def read_channel(
         elif kind == "changed":
             swapped.append((values[0], values[1]))
         elif kind == "internal_error":
-            channel.fault = "the test runner broke: " + str(values[0]).strip().splitlines()[-1][:300]
+            channel.fault = "the test runner broke: " + (values[0].strip().splitlines() or [""])[-1][:300]
         elif kind == "interrupted":
             channel.interrupted = str(values[0])
         elif kind == "no_runner":
@@ -134,8 +164,11 @@ def read_channel(
             libraries = tuple(f"{one}/" for one in values[2])
         elif kind == "end":
             channel.status = values[0]
-    places = _Places(inside, base, frozenset(changed), frozenset(protected), "\n".join(texts), libraries)
-    outcomes = {name: _outcome(test, places) for name, test in tests.items()}
+    texts = texts or {}
+    claims = Claims(texts, base, changed)
+    text = "\n".join(texts.values())
+    places = _Places(inside, base, frozenset(changed), frozenset(protected), text, libraries, claims)
+    outcomes = {name: _outcome(name, test, places) for name, test in tests.items()}
     for name, (result, fault) in outcomes.items():
         if fault:
             channel.forged.append(f"{name}: {fault}")
@@ -172,14 +205,25 @@ class _Places:
     protected: frozenset[str]
     text: str
     libraries: tuple[str, ...]
+    claims: Claims
 
     def path(self, file: str) -> str:
         """The path in the tree, or the absolute one outside it."""
         return file[len(self.inside) + 1 :] if file.startswith(self.inside + "/") else file
 
-    def says(self, *words: str) -> bool:
-        """Whether one of the words stands in the tests."""
-        return self.base is None or any(word in self.text for word in words)
+    def says(self, test: str, *words: str) -> bool:
+        """Whether what belongs to the test has one of the words."""
+        return self.base is None or self.claims.says(test, *words)
+
+    def had(self, file: str, word: str) -> bool:
+        """Whether the file held the word already as the task began: a tracer is a tracer's own affair."""
+        path = self.path(file)
+        if self.base is None or os.path.isabs(path) or not (self.base / path).is_file():
+            return False
+        return word in (self.base / path).read_text("utf-8", "replace")
+
+    def is_test(self, file: str) -> bool:
+        return self.path(file) in self.protected
 
     def is_honest(self, file: str, *words: str) -> bool:
         """Whether the file is a test's (and one of the words stands in the tests), a library's, or as the task began.
@@ -197,16 +241,16 @@ class _Places:
         return ours and path not in self.changed and (self.base / path).is_file()
 
 
-def _outcome(test: _Test, places: _Places) -> tuple[TestResult | None, str]:
+def _outcome(name: str, test: _Test, places: _Places) -> tuple[TestResult | None, str]:
     """The result of one test (None = it did not run to its end), and the sign that it was forged."""
     if "teardown" not in test.phases or ("call" not in test.phases and test.phases.get("setup", ["?"])[0] == "passed"):
         return None, ""
-    seconds = sum(float(phase[5]) for phase in test.phases.values())
+    seconds = sum(float(phase[7]) for phase in test.phases.values())
     result = TestResult("PASSED", seconds=seconds)
     for when in _PHASES:
         if when not in test.phases:
             continue
-        outcome, wasxfail, raised, origin, message, _ = test.phases[when]
+        outcome, wasxfail, raised, origin, sure, given, message, _ = test.phases[when]
         if test.logged.get(when, [outcome, wasxfail]) != [outcome, wasxfail]:
             return None, "its outcome was altered after the test had run"
         if outcome == "passed" and raised:
@@ -215,12 +259,15 @@ def _outcome(test: _Test, places: _Places) -> tuple[TestResult | None, str]:
             continue
         status = _status(when, outcome, wasxfail)
         # A skip counts as maintained and an expected failure as a pass: neither is for the code under test to say.
-        words = {"SKIPPED": ("skip",), "XFAIL": ("xfail", "expectedFailure")}.get(status, ())
+        words = {"SKIPPED": ("skip", "Skip"), "XFAIL": ("xfail", "expectedFailure")}.get(status, ())
         place = places.path(origin) if words else ""
-        if words and origin and not places.is_honest(origin, *words) and (status == "SKIPPED" or raised == "XFailed"):
-            status, message = "FAILED", f"{STOPPED} ({place}) stopped the test\n{message}"
-        elif status == "XFAIL" and not places.says(*words):
-            status, message = "FAILED", f"{STOPPED} marked the test as one that fails\n{message}"
+        if words and places.base is not None and not given:
+            stopped = status == "SKIPPED" or raised == "XFailed"
+            if stopped and origin and not (sure and places.is_honest(origin)):
+                status, message = "FAILED", f"{STOPPED} ({place}) stopped the test\n{message}"
+            elif not (stopped and origin and not places.is_test(origin)) and not places.says(name, *words):
+                what = "that is skipped" if status == "SKIPPED" else "that fails"
+                status, message = "FAILED", f"{STOPPED} marked the test as one {what}\n{message}"
         result = TestResult(status, message, seconds, place)
     if "part" in test.logged and result.status == "PASSED":
         result = TestResult("FAILED", "a subtest failed", seconds)
@@ -289,7 +336,10 @@ def _judge_acts(
     for event, what, file in acts:
         text = f"{places.path(file) or 'something'}: {event}" + ("" if what == "called" else f" on {places.path(what)}")
         words = ("__code__",) if event == "object.__setattr__" else ()
-        voids = what != "called" and not places.is_honest(file, *words)
+        word = _TRACING.get(event, "")
+        voids = (what != "called" or bool(word)) and not places.is_honest(file, *words)
+        if word and (not file or places.had(file, word)):
+            voids = False
         (channel.forged if voids else channel.suspicions).append(text)
     for name, file in swapped:
         text = f"{name} is no longer the runner's own" + (f", but of {places.path(file)}" if file else "")

@@ -15,16 +15,17 @@ from typing import Any
 
 from rtmc.gymenvs.isolation import users
 from rtmc.gymenvs.sandbox import Limits
+from rtmc.gymenvs.swe.errors import BadPath, NoAccess, NotRegular, TooLarge, TreeError
 from rtmc.gymenvs.swe.grading.command import script_command
 from rtmc.gymenvs.swe.grading.lay import Laid, lay_over
 from rtmc.gymenvs.swe.grading.logs import parse_r2e
 from rtmc.gymenvs.swe.grading.report import TestReport
 from rtmc.gymenvs.swe.grading.run import run_tests
-from rtmc.gymenvs.swe.grading.scan import scan_source
+from rtmc.gymenvs.swe.grading.scan import all_equal, scan_source
 from rtmc.gymenvs.swe.grading.stream import STOPPED
 from rtmc.gymenvs.swe.tree import TreeSnapshot, WorkTree
 
-__all__ = ["Verdict", "grade", "run_snapshot"]
+__all__ = ["Verdict", "grade", "refuse", "run_snapshot"]
 
 _LOG = 200_000  # characters of the log that a verdict keeps
 _CANARIES = 3
@@ -83,12 +84,27 @@ def grade(
         ValueError: the snapshot is of another base, a test file lies outside the tree. SandboxError: no sandbox.
     """
     broken: list[str] = []
-    report = run_snapshot(
-        task, base, snapshot, runtime=runtime, backend=backend, trusted=trusted, limits=limits, broken=broken
-    )
+    try:
+        report = run_snapshot(
+            task, base, snapshot, runtime=runtime, backend=backend, trusted=trusted, limits=limits, broken=broken
+        )
+    except (TooLarge, BadPath, NoAccess, NotRegular) as error:
+        return refuse(task, error)
     if task.expected:
         return _by_map(task, report, broken)
     return _by_lists(task.fail_to_pass, task.pass_to_pass, report, broken)
+
+
+def refuse(task: Any, error: TreeError) -> Verdict:
+    """The verdict on a tree that is no tree to grade: too much in it, or nothing that a copy can be made of."""
+    what = "too large to grade" if isinstance(error, TooLarge) else "the tree cannot be graded"
+    return Verdict(
+        resolved=False,
+        reward=0.0,
+        fail_to_pass=dict.fromkeys(task.expected or task.fail_to_pass, False),
+        pass_to_pass={} if task.expected else dict.fromkeys(task.pass_to_pass, False),
+        reason=f"{what}: {error}"[:500],
+    )
 
 
 def run_snapshot(
@@ -110,8 +126,8 @@ def run_snapshot(
     limits = replace(limits, wall_s=min(limits.wall_s, task.timeout_s))
     owner = users.owner()
     with WorkTree.from_snapshot(base, snapshot, owner=owner) as tree:
-        laid = lay_over(task, base, tree.root, tree.changes(), owner)
-        suspicions, void = _read_changes(laid, base, tree.root)
+        laid = lay_over(task, base, tree.root, tree.changes(), owner, _packages(runtime))
+        suspicions, familiar = _read_changes(laid, base, tree.root)
         report = run_tests(
             tree.root,
             (*task.fail_to_pass, *task.pass_to_pass) or tuple(_test_files(task)),
@@ -122,6 +138,7 @@ def run_snapshot(
             base=base,
             changed=laid.changed,
             protected=laid.protected,
+            known={"metadata": laid.metadata, "plugins": laid.plugins, "familiar": familiar},
             guarded=not any(os.path.lexists(base / up / name) for up in ("", "src") for name in _RUNNERS),
             inside=tree.inside,
             backend=backend,
@@ -129,7 +146,7 @@ def run_snapshot(
             limits=limits,
             env=task.env,
         )
-        report = replace(report, forged=(*void, *report.forged), suspicions=(*suspicions, *report.suspicions))
+        report = replace(report, suspicions=(*suspicions, *report.suspicions))
         if broken is not None:
             broken += _broken_sources(laid, tree.root)
     return report
@@ -139,14 +156,20 @@ def _test_files(task: Any) -> Iterable[str]:
     return (path for path in task.test_files if path.endswith(".py"))
 
 
-def _read_changes(laid: Laid, base: Path, root: Path) -> tuple[list[str], list[str]]:
-    """What reading the changed sources gives: suspicions, and what voids the reward."""
-    told, void = list(laid.suspicions), list[str]()
+def _packages(runtime: Any) -> set[str]:
+    """Top-level names of what is installed in the folders that a runtime shows."""
+    found = (one for host, _ in runtime.readable for one in Path(host).glob("lib/python*/site-packages/*"))
+    return {one.name.split(".")[0] for one in found}
+
+
+def _read_changes(laid: Laid, base: Path, root: Path) -> tuple[list[str], set[str]]:
+    """What reading the changed sources gives: suspicions, and the classes that equalled everything before."""
+    told, familiar = list(laid.suspicions), set[str]()
     for path, text in _sources(laid, root):
         before = (base / path).read_text("utf-8", "replace") if (base / path).is_file() else ""
-        for one in scan_source(text, before):
-            (void if one.voids else told).append(f"{path}:{one.line}: {one.what}")
-    return told, void
+        told += [f"{path}:{one.line}: {one.what}" for one in scan_source(text, before)]
+        familiar |= all_equal(before)
+    return told, familiar
 
 
 def _broken_sources(laid: Laid, root: Path) -> list[str]:

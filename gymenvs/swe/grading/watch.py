@@ -3,9 +3,13 @@
 Sent into the sandbox beside `guard`; see there for what it may use.
 """
 
+import builtins
 import os
 import sys
 import types
+from operator import attrgetter, is_
+
+from rtmc.gymenvs.swe.grading.origin import LIBRARY, RUNNER, code_of
 
 WATCHED_PACKAGES = ("_pytest", "pytest", "pluggy", "unittest")
 # Checked after every test; the whole list after collection and at the end.
@@ -19,27 +23,39 @@ CRITICAL = (
     "_pytest.raises",
     "_pytest.python_api",
     "_pytest.assertion",
+    "_pytest.mark",
     "pluggy",
     "unittest.case",
 )
+_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
+_BUILTINS = frozenset(vars(builtins)) - {"__name__", "__doc__", "__package__", "__loader__", "__spec__"}
 
 
 class Machinery:
     """The functions and classes of the runner as they were, compared by identity with what is there later."""
 
-    def __init__(self):
-        self.entries, self.critical, recorded = [], [], set()
+    def __init__(self, origin):
+        self.origin = origin
+        self.entries: list = []
+        self.critical: list = []
+        self.shadows: list = []
+        recorded = set()
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in WATCHED_PACKAGES and isinstance(module, types.ModuleType):
                 inner = any(name == one or name.startswith(one + ".") for one in CRITICAL)
                 self._record(name, vars(module), inner)
+                if inner:
+                    self.shadows.append((name, vars(module), _BUILTINS & vars(module).keys()))
                 for label, value in list(vars(module).items()):
                     if isinstance(value, type) and value.__module__ == name and value not in recorded:
                         recorded.add(value)
                         self._record(name + "." + label, value.__dict__, inner)
-        import builtins
-
         self._record("builtins", vars(builtins), True)
+        self._quick = {True: self._columns(self.entries), False: self._columns(self.critical)}
+        for _, _, _, value, _ in self.entries:
+            code = code_of(value)
+            if code is not None and not code.co_filename.startswith(origin.inside):
+                origin.own(code, RUNNER)
 
     def _record(self, where, names, critical):
         kept = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod)
@@ -61,42 +77,67 @@ class Machinery:
         """The same once plugins have loaded: some of pytest's own replace parts of it. What the tree's code has
         replaced by then is told as a change."""
         found = [one for one in self.changes(True) if one[1].startswith(inside + "/")]
-        return Machinery(), found
+        return Machinery(self.origin), found
+
+    @staticmethod
+    def _columns(entries):
+        """The entries so that a look at them all is quick: names and values by namespace, functions, their parts."""
+        spaces: dict = {}
+        functions: list = []
+        parts: tuple = ([], [], [])
+        for _, names, label, value, body in entries:
+            _, labels, values = spaces.setdefault(id(names), (names, [], []))
+            labels.append(label)
+            values.append(value)
+            if body is not None:
+                functions.append(getattr(value, "__func__", value))
+                for column, part in zip(parts, body):  # noqa: B905  Python before 3.10 has no `strict`
+                    column.append(part)
+        return list(spaces.values()), functions, [*zip(map(attrgetter, _PARTS), parts)]  # noqa: B905  as above
+
+    def _is_whole(self, whole):
+        spaces, functions, parts = self._quick[whole]
+        return (
+            all(all(map(is_, map(names.get, labels), values)) for names, labels, values in spaces)
+            and all(all(map(is_, map(get, functions), column)) for get, column in parts)
+            and not any(_BUILTINS & names.keys() - known for _, names, known in self.shadows)
+        )
 
     def changes(self, whole):
         """(name, file of what stands there now or "") of every entry that is not what it was."""
+        if self._is_whole(whole):
+            return []
         absent = object()
         found = []
         for where, names, label, value, body in self.entries if whole else self.critical:
             now = names.get(label, absent)
             if now is not value:
-                found.append((where + "." + label, "" if now is absent else source_of(now)))
+                found.append((where + "." + label, "" if now is absent else self.origin.file_of(now)))
             elif body is not None:
                 function = getattr(value, "__func__", value)
                 if function.__code__ is not body[0]:
-                    found.append((where + "." + label + ".__code__", function.__code__.co_filename))
+                    found.append((where + "." + label + ".__code__", self.origin.file(function.__code__)))
                 elif function.__defaults__ is not body[1] or function.__kwdefaults__ is not body[2]:
                     found.append((where + "." + label + ".__defaults__", ""))
+        for where, names, known in self.shadows:
+            # A name of a module goes before that of builtins, for all of the module's functions.
+            found += [
+                (where + "." + label, self.origin.file_of(names[label])) for label in _BUILTINS & names.keys() - known
+            ]
         return found
 
 
-def source_of(value):
-    """The file where a function or class was written, "" if that cannot be told."""
-    for _ in range(8):  # wrappers around wrappers
-        value = getattr(value, "__func__", getattr(value, "func", getattr(value, "fget", value)))
-        code = getattr(value, "__code__", None)
-        if code is not None:
-            return code.co_filename
-        if isinstance(value, type):
-            return getattr(sys.modules.get(value.__module__), "__file__", "") or ""
-        value = type(value)
-    return ""
-
-
-def make_watch(send, inside, protected, libraries):
+def make_watch(send, inside, protected, origin):
     """An audit hook (it cannot be taken off): tells of acts that no fix needs, with the file that did them."""
     quiet = {"sys.settrace", "sys.setprofile", "sys.addaudithook", "gc.get_objects", "gc.get_referrers", "os.fork"}
-    quiet |= {"ctypes.dlopen", "os.exec", "os.system", "os.posix_spawn", "subprocess.Popen"}
+    quiet |= {
+        "sys.monitoring.register_callback",
+        "ctypes.dlopen",
+        "os.exec",
+        "os.system",
+        "os.posix_spawn",
+        "subprocess.Popen",
+    }
     paths = {"open", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
     guarded = {os.path.join(inside, path) for path in protected}
     above = {os.path.dirname(path) for path in guarded}
@@ -111,14 +152,16 @@ def make_watch(send, inside, protected, libraries):
     busy, told = [False], set()
 
     def actor():
-        """The innermost file that is neither a library's nor the interpreter's own."""
+        """(file, whether a library alone acts) of the innermost code that is neither a library's nor the runner's."""
         step: types.FrameType | None = frame_of(2)
+        seen = False
         while step is not None:
-            name = step.f_code.co_filename
-            if not name.startswith(libraries) and not name.startswith("<"):
-                return name
+            seen = True
+            whose = origin.whose(step.f_code)
+            if whose not in (LIBRARY, RUNNER):
+                return origin.file(step.f_code), False
             step = step.f_back
-        return ""
+        return "", seen
 
     def target(value):
         if isinstance(value, bytes):
@@ -150,8 +193,9 @@ def make_watch(send, inside, protected, libraries):
             else:
                 what = "called"
             if what:
-                who = actor()
-                if who and (event, what, who) not in told:
+                who, library = actor()
+                # A file of the tests that nobody can be seen to touch was touched by a thread or a finalizer.
+                if not (library and what == "called") and (event, what, who) not in told:
                     told.add((event, what, who))
                     send("act", event, what, who)
         except Exception as error:

@@ -10,11 +10,11 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 class Journal:
-    """A file of records.
+    """A file of records. It is made with the first of them.
 
     Raises:
         ValueError: the file is there and is no journal. OSError: it cannot be read or written.
@@ -24,18 +24,17 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()
         self._records: dict[str, dict[str, Any]] = {}
-        kept = self._read() if path.exists() else 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        if self._file.tell() > kept:
-            self._file.truncate(kept)
-            self._file.seek(0, os.SEEK_END)
+        self._kept = self._read() if path.exists() else 0
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(path.parent)!r} for {path.name}")
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -47,8 +46,17 @@ class Journal:
         line = json.dumps({"key": key, **record}, ensure_ascii=False) + "\n"
         with self._lock:
             self._records[key] = dict(record)
-            self._file.write(line.encode())
-            self._file.flush()
+            file = self._opened()
+            file.write(line.encode())
+            file.flush()
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = self.path.open("ab")
+            if self._file.tell() > self._kept:  # a line that was cut off
+                self._file.truncate(self._kept)
+                self._file.seek(0, os.SEEK_END)
+        return self._file
 
     def _read(self) -> int:
         """How many bytes of the file are whole records."""

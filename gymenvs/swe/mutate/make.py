@@ -20,21 +20,21 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rtmc.gymenvs.swe.difftext import make_patch
-from rtmc.gymenvs.swe.mutate import validate
-from rtmc.gymenvs.swe.mutate.issue import write_issue
+from rtmc.gymenvs.swe.mutate import replay, validate
+from rtmc.gymenvs.swe.mutate.describe import describe, hidden_files
 from rtmc.gymenvs.swe.mutate.journal import Journal
 from rtmc.gymenvs.swe.mutate.mutants import KINDS, Mutant, mutants
 from rtmc.gymenvs.swe.mutate.text import Source
-from rtmc.gymenvs.swe.mutate.validate import ACCEPTED, GIVES_AWAY, Baseline, Bench
+from rtmc.gymenvs.swe.mutate.validate import ACCEPTED, Baseline, Bench
 from rtmc.gymenvs.swe.sources import source_json
 from rtmc.gymenvs.swe.task import Folder, Sdist, SWETask
 
-_FORMAT = 1  # of the journal's records: another number makes old ones unfindable
+_FORMAT = 2  # of the journal's records: another number makes old ones unfindable
 _FAR, _LARGE, _FEW = 3, 400, 2
 _NAMES = ("easy", "easy", "medium", "hard", "hard")
 
@@ -113,6 +113,7 @@ def make_tasks(
     settings: Settings,
     journal: Journal,
     progress: Progress | None = None,
+    stopping: Callable[[float], None] | None = None,
 ) -> Made:
     """Tasks of one package.
 
@@ -121,6 +122,7 @@ def make_tasks(
         origin: where the package's source comes from, for the tasks.
         journal: what it holds of this package is taken as found, the rest is added.
         progress: called with what is made and the number wanted, after every mutant.
+        stopping: called at an interrupt with the seconds that a run which has begun may still take: it is waited for.
 
     Raises:
         ValueError: the suite cannot be run, or has no stable test.
@@ -143,6 +145,11 @@ def make_tasks(
                 _count(made, mutant, future.result())
                 if progress is not None:
                     progress(made, settings.count)
+        except KeyboardInterrupt:
+            bench.stop.set()
+            if stopping is not None:
+                stopping(bench.limit_s + replay.LIMIT_S)
+            raise
         finally:
             for _, future in waiting:
                 future.cancel()
@@ -165,9 +172,7 @@ def _measured(bench: Bench, settings: Settings, journal: Journal, key: str) -> t
     if kept is not None:
         lists = {name: tuple(kept[name]) for name in ("stable", "flaky", "failing")}
         baseline = Baseline(**{**kept, **lists})
-        return Bench(
-            bench.package, bench.runtime, bench.backend, bench.trusted, baseline.limit_s, baseline.command
-        ), baseline
+        return replace(bench, limit_s=baseline.limit_s, command=baseline.command), baseline
     bench, baseline = validate.measure(bench, settings.limit_s)
     journal.put(key, asdict(baseline))
     return bench, baseline
@@ -184,8 +189,8 @@ def _record(
     record: dict[str, Any] = {"kind": mutant.kind, "status": judged.status, "seconds": round(judged.seconds, 3)}
     if judged.status == ACCEPTED:
         task = _task(bench, baseline, origin, mutant, judged.fail_to_pass, judged.pass_to_pass)
-        if task is None:
-            record["status"] = GIVES_AWAY
+        if isinstance(task, str):
+            record["status"] = task
         else:
             record["task"] = task.to_json()
     journal.put(name, record)
@@ -206,28 +211,26 @@ def _task(
     mutant: Mutant,
     fails: tuple[str, ...],
     passes: tuple[str, ...],
-) -> SWETask | None:
+) -> SWETask | str:
+    """The task, or the status that says why there is none."""
     package = bench.package
-    notes = bench.observe({mutant.path: mutant.data}, fails, list(changed_functions(mutant)))
-    text = write_issue(notes, mutant, len(fails))
-    if text is None:
-        return None
-    depths = [note["depth"] for note in notes if note.get("depth") is not None]
-    depth = min(depths, default=None)
+    told = describe(bench, mutant, fails, list(changed_functions(mutant)))
+    if not told.text:
+        return told.status
     old = next(source.data for source in package.modules if source.name == mutant.path)
     return SWETask(
         task_id=f"{package.title}.{mutant.kind.replace(' ', '-')}.{_digest(mutant)[:8]}",
-        problem_statement=text,
+        problem_statement=told.text,
         source=origin,
         fail_to_pass=fails,
         pass_to_pass=passes,
         bug_patch=make_patch({mutant.path: old}, {mutant.path: mutant.data}),
-        hidden_files=tuple(dict.fromkeys(test.split("::", 1)[0] for test in fails)),
+        hidden_files=hidden_files(fails),
         test_command=bench.command,
-        difficulty=difficulty(len(fails), depth, package.code_lines, len(mutant.sites)),
+        difficulty=difficulty(len(fails), told.depth, package.code_lines, len(mutant.sites)),
         env=bench.env,
         timeout_s=max(60.0, 2 * baseline.limit_s),
-        meta={"kind": mutant.kind, "sites": [list(site) for site in mutant.sites], "depth": depth},
+        meta={"kind": mutant.kind, "sites": [list(site) for site in mutant.sites], "depth": told.depth},
     )
 
 

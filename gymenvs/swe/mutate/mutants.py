@@ -59,6 +59,7 @@ class Mutant:
 
     path: of the module. data: its bytes with the bug. kind: one of `KINDS`. sites: (function, line number) of each
     place that was changed. lines: what stood there and what stands there now, without the lines that are equal.
+    alone: of two sites, the module's bytes with the bug of each one alone; () = there is one site.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Mutant:
     sites: tuple[tuple[str, int], ...]
     data: bytes
     lines: tuple[tuple[str, ...], tuple[str, ...]]
+    alone: tuple[bytes, ...] = ()
 
 
 def sites(source: Source, kinds: Sequence[str] = tuple(MUTATORS)) -> list[Site]:
@@ -165,7 +167,8 @@ def _made(source: Source, kind: str, chosen: tuple[Site, ...], dice: random.Rand
             continue
         if changed_only(source, data, [change.target for change in changes]):
             where = tuple((site.name, site.line) for site in chosen)
-            return Mutant(source.name, kind, where, data, changed_lines(source.data, data))
+            alone = tuple(source.splice(change.edits) for change in changes) if len(changes) > 1 else ()
+            return Mutant(source.name, kind, where, data, changed_lines(source.data, data), alone)
     return None
 
 

@@ -1,23 +1,26 @@
 """A pytest plugin that says what a failing test saw: run inside the sandbox, by the standard library alone.
 
 It is mounted there as a file of its own, so nothing of this package may be imported. For each test that fails it
-notes the exception, the statement of the test that failed with the values of the names in it, and how many calls lie
-between the test and the functions in `RTMC_OBSERVED` (a JSON list of [path, first line, last line]; the least of all
-paths of calls; 1 = the test calls one of them itself). At the end it prints one line, `MARK` and a JSON list.
+notes the exception, the line of the test that failed with the values of the names there, which names are the
+package's (its modules are `RTMC_PACKAGE`, a JSON list of paths), and how many calls lie between the test and the
+functions in `RTMC_OBSERVED` (a JSON list of [path, first line, last line]; the least of all paths of calls; 1 = the
+test calls one of them itself). At the end it prints one line, `MARK` and a JSON list.
 """
 
-import ast
 import contextlib
-import inspect
 import json
 import os
 import sys
-import textwrap
+import types
+import unittest
 from typing import Any
 
 MARK = "@@rtmc-observed "
-FIELDS = ("test", "exception", "message", "inside", "parameters", "statement", "before", "values", "depth")
-_SHOWN = 300  # characters of a value
+FIELDS = (
+    "test", "exception", "message", "inside", "parameters", "values", "depth", "file", "first", "line", "ours",
+    "public", "unittest",
+)  # fmt: skip
+_SHOWN = 2000  # characters of a value
 _found: list[dict[str, Any]] = []
 _depth: dict[str, int] = {}
 
@@ -66,70 +69,74 @@ def _shown(value):
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def _statement(function, line):
-    """The source of the test's own statement that holds the line (of the file), and the statements before it."""
+def _files():
+    return tuple("/" + path for path in json.loads(os.environ.get("RTMC_PACKAGE", "[]")))
+
+
+def _is_ours(value, files):
+    """Whether a value is a module, class, function or object of the package under test."""
     try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return "", []
-    text = textwrap.dedent("".join(lines))
-    body = getattr(tree.body[0], "body", []) if tree.body else []
-    inside = line - first + 1
-    before, found = [], ""
-    for node in body:
-        part = ast.get_source_segment(text, node, padded=True) or ""
-        if node.lineno <= inside <= (node.end_lineno or node.lineno):
-            found = textwrap.dedent(part)
-            break
-        if node.lineno > inside:
-            break
-        before.append(textwrap.dedent(part))
-    return found, before
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    except Exception:  # most values have none, and an object may do anything when asked
+        return False
+    file = getattr(sys.modules.get(name if isinstance(name, str) else ""), "__file__", None)
+    return isinstance(file, str) and file.endswith(files)
 
 
-def _names(text):
-    try:
-        return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    except SyntaxError:
-        return set()
+def _names(frame, files):
+    """Of the names that a frame sees: those of the package, and those that a top package offers: name -> package."""
+    seen = {**frame.f_globals, **frame.f_locals}
+    instance = seen.get("self")
+    seen.update({f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items()})
+    ours = sorted(name for name, value in seen.items() if _is_ours(value, files))
+    public = {}
+    for name in ours:
+        value = seen[name]
+        top = str(getattr(value, "__module__", "")).partition(".")[0]
+        if top in sys.modules and vars(sys.modules[top]).get(getattr(value, "__name__", name)) is value:
+            public[name] = top
+    return ours, public
 
 
-def _noted(item, error):
+def _noted(item, error, when):
     """What is told of one failure."""
     test_file = str(item.path)
     entries = list(error.traceback)
     own = [entry for entry in entries if str(entry.path) == test_file]
-    last = own[-1] if own else None
     note = {
         "test": item.nodeid,
         "exception": error.typename,
         "message": str(error.value)[:4000],
-        "inside": bool(own) and entries[-1] is not last,
+        "inside": bool(own) and entries[-1] is not own[-1],
         "parameters": {},
-        "statement": "",
-        "before": [],
         "values": {},
+        "file": os.path.relpath(test_file, str(item.config.invocation_params.dir)),
+        "first": getattr(getattr(item, "obj", None), "__code__", _noted.__code__).co_firstlineno,
+        "line": 0,  # it failed before its own first line
+        "ours": [],
+        "public": {},
+        "unittest": isinstance(getattr(item, "instance", None), unittest.TestCase),
     }
     spec = getattr(item, "callspec", None)
     if spec is not None:
         note["parameters"] = {str(name): _shown(value) for name, value in spec.params.items()}
-    if last is not None:
-        function = getattr(item, "obj", None)
-        note["statement"], note["before"] = _statement(function, own[0].lineno + 1)
-        wanted = _names("\n".join([*note["before"], note["statement"]]))
-        values = own[0].frame.f_locals
-        note["values"] = {
-            name: _shown(values[name])
-            for name in sorted(wanted & set(values))
-            if not callable(values[name]) and name != "self"
-        }
+    if own:
+        frame = own[0].frame
+        note["ours"], note["public"] = _names(frame, _files())
+        if when == "call":
+            # A test that is wrapped has its code elsewhere than its name says.
+            note["first"], note["line"] = frame.code.firstlineno + 1, own[0].lineno + 1
+            note["values"] = {
+                name: _shown(value)
+                for name, value in frame.f_locals.items()
+                if name != "self" and not name.startswith("@") and not isinstance(value, types.ModuleType)
+            }
     return note
 
 
 def pytest_runtest_makereport(item, call):
     if call.when in ("setup", "call") and call.excinfo is not None and call.excinfo.typename != "Skipped":
-        _found.append(_noted(item, call.excinfo))
+        _found.append(_noted(item, call.excinfo, call.when))
 
 
 def pytest_configure(config):

@@ -9,12 +9,11 @@ fetched by pip with the user's own settings, or found where it was put before.
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rtmc.gymenvs.swe import sdists
+from rtmc.gymenvs.swe import sdists, treefiles
 from rtmc.gymenvs.swe.mutate.layout import Package, read_package
 from rtmc.gymenvs.swe.sources import Folder, Sdist
 
@@ -46,8 +45,8 @@ def opened(word: str, cache: Path, version: str = "") -> Iterator[tuple[Package,
         raise ValueError(f"{word}: it names a version, and another one is asked for: {version!r}")
     release = Sdist(name, pinned or version or newest(name))
     archive, digest = sdists.fetch(release, cache)
-    with tempfile.TemporaryDirectory(prefix="rtmc-package-") as folder:
-        root = Path(folder) / "source"
+    with treefiles.scratch() as folder:
+        root = folder / "source"
         sdists.unpack(archive, root, word)
         yield read_package(root, name, release.version), Sdist(name, release.version, digest)
 
@@ -69,3 +68,12 @@ def newest(name: str) -> str:
         hint = f"; a folder is written with a slash: `./{name}`" if Path(name).is_dir() else ""
         raise ValueError(f"{name}: the registry names no release: {reason}{hint}")
     return found.group(1)
+
+
+def is_of(source: object, word: str, version: str = "") -> bool:
+    """Whether a task's source is the package of a word of the command line, in any version where none is named."""
+    if "/" in word or word in (".", ".."):
+        return isinstance(source, Folder) and source.path == str(Path(word).resolve())
+    name, _, pinned = word.partition("==")
+    wanted = pinned or version
+    return isinstance(source, Sdist) and source.name == name and wanted in ("", source.version)

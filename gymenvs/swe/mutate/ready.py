@@ -10,7 +10,6 @@ Exit status: 0 = everything is as the files say, 1 = a fault was found, 2 = bad 
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,8 +38,8 @@ def check(package: ReadyPackage, jobs: int = 2, backend: str = "auto", trusted: 
     others pass; the examples in its text print what the text says; the text names no changed line or file; and the
     tests that stay visible do not fail.
     """
-    with tempfile.TemporaryDirectory(prefix="rtmc-ready-") as folder, ThreadPoolExecutor(jobs) as pool:
-        bench = _bench(package.files, package.name, Path(folder) / "tree", backend, trusted)
+    with treefiles.scratch() as folder, ThreadPoolExecutor(jobs) as pool:
+        bench = _bench(package.files, package.name, folder / "tree", backend, trusted)
         found = [pool.submit(_check_clean, bench, package)]
         found += [pool.submit(_check_planted, bench, package, one) for one in package.planted]
         return [f"{package.name}: {fault}" for future in found for fault in future.result()]
@@ -117,8 +116,8 @@ def pack(folder: Path, data: Path = DATA) -> Path:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "tasks.json" and not {"__pycache__", ".pytest_cache"} & set(path.parts)
     }
-    with tempfile.TemporaryDirectory(prefix="rtmc-ready-") as place:
-        bench = _bench(files, record["package"], Path(place) / "tree")
+    with treefiles.scratch() as place:
+        bench = _bench(files, record["package"], place / "tree")
         clean = bench.run({})
         bad = [test for test, result in clean.results.items() if not result.passed]
         if bad or not clean.complete or not clean.results:

@@ -15,7 +15,7 @@ import json
 import os
 import shlex
 import shutil
-import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,21 +26,26 @@ from rtmc.gymenvs.sandbox import Limits, open_sandbox
 from rtmc.gymenvs.swe import treefiles
 from rtmc.gymenvs.swe.grading.report import TestReport
 from rtmc.gymenvs.swe.grading.run import run_tests
+from rtmc.gymenvs.swe.mutate import observe, replay
 from rtmc.gymenvs.swe.mutate.layout import Package
 from rtmc.gymenvs.swe.mutate.mutants import Mutant
-from rtmc.gymenvs.swe.mutate.observe import FIELDS, MARK
 from rtmc.gymenvs.swe.runtime import Runtime, python_runtime
 
 MAX_SHARE = 0.8
 ACCEPTED, SURVIVED = "accepted", "survived"
 TIMEOUT, COLLECTION, CRASH = "timeout", "collection error", "crash"
 NEARLY_ALL, UNSTABLE, MISSING = "nearly all tests fail", "unstable", "tests missing"
-GIVES_AWAY = "the text would give it away"
-REJECTIONS = (TIMEOUT, COLLECTION, CRASH, NEARLY_ALL, UNSTABLE, MISSING, GIVES_AWAY)
+GIVES_AWAY, UNDESCRIBED = "the text would give it away", "not describable"
+HIDES = "one site hides the other"
+REJECTIONS = (TIMEOUT, COLLECTION, CRASH, NEARLY_ALL, UNSTABLE, MISSING, GIVES_AWAY, UNDESCRIBED, HIDES)
 
 INSIDE = "/testbed"
 _OBSERVER = "/opt/rtmc-observe"
 _WITHOUT_OPTIONS = "python -m pytest -rA -o addopts="
+
+
+class Stopped(RuntimeError):
+    """A run was to begin after `Bench.stop` was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Bench:
     """What runs the tests of one package.
 
     runtime: the Python inside. backend, trusted: of the sandbox, see `open_sandbox`. limit_s: seconds for one run; the
-    clean runs get it as it is, the mutants' limit is set by what those took.
+    clean runs get it as it is, the mutants' limit is set by what those took. stop: once it is set, no run begins.
     """
 
     package: Package
@@ -57,6 +62,7 @@ class Bench:
     trusted: bool = False
     limit_s: float = 300.0
     command: str = ""
+    stop: threading.Event = field(default_factory=threading.Event, compare=False)
 
     @property
     def env(self) -> dict[str, str]:
@@ -66,9 +72,11 @@ class Bench:
 
     @contextmanager
     def tree(self, files: Mapping[str, bytes]) -> Iterator[Path]:
-        """A copy of the package with some files replaced."""
-        with tempfile.TemporaryDirectory(prefix="rtmc-mutant-") as folder:
-            tree = Path(folder) / "tree"
+        """A copy of the package with some files replaced. Raises Stopped."""
+        if self.stop.is_set():
+            raise Stopped("no run begins any more")
+        with treefiles.scratch() as folder:
+            tree = folder / "tree"
             treefiles.copy_folder(self.package.root, tree)
             for path, data in files.items():
                 (tree / path).write_bytes(data)
@@ -93,35 +101,61 @@ class Bench:
         self, files: Mapping[str, bytes], tests: Sequence[str], functions: Sequence[tuple[str, int, int]]
     ) -> list[dict[str, Any]]:
         """What failing tests see, as `observe` notes it; [] where the run came to no end."""
-        with self.tree(files) as tree, tempfile.TemporaryDirectory(prefix="rtmc-observe-") as folder:
-            shutil.copyfile(Path(__file__).with_name("observe.py"), Path(folder) / "rtmc_observe.py")
-            os.chmod(folder, 0o755)
+        with self.tree(files) as tree:
+            place = tree.with_name("observe")
+            place.mkdir(mode=0o755)
+            shutil.copyfile(Path(__file__).with_name("observe.py"), place / "rtmc_observe.py")
             env = self.env
             env["PYTHONPATH"] += os.pathsep + _OBSERVER
             env["RTMC_OBSERVED"] = json.dumps(list(functions))
-            runtime = self.runtime
-            with open_sandbox(
-                tree,
-                inside=INSIDE,
-                readable=(*runtime.readable, (Path(folder), _OBSERVER)),
-                hidden=runtime.hidden,
-                path=runtime.path,
-                env={**dict(runtime.env), **env},
-                backend=self.backend,
-                trusted=self.trusted,
-                limits=Limits(wall_s=self.limit_s, cpu_s=max(1, int(2 * self.limit_s)), output_bytes=8 << 20),
-            ) as sandbox:
-                options = ["-p", "rtmc_observe", "-o", "addopts=", "-vv", "--tb=no", "-p", "no:cacheprovider"]
-                done = sandbox.run([runtime.python, "-m", "pytest", *options, *tests])
-        lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-        if not lines:
-            return []
-        try:
-            found = list(json.loads(lines[-1].removeprefix(MARK)))
-        except (ValueError, TypeError):
-            return []
+            env["RTMC_PACKAGE"] = json.dumps([source.name for source in self.package.modules])
+            options = ["-p", "rtmc_observe", "-o", "addopts=", "-vv", "--tb=no", "-p", "no:cacheprovider"]
+            command = [self.runtime.python, "-m", "pytest", *options, *tests]
+            found = self._said(tree, command, observe.MARK, self.limit_s, env, readable=((place, _OBSERVER),))
         # The code under test shares the output, so what is read there may be anything.
-        return [note for note in found if isinstance(note, dict) and set(FIELDS) <= set(note)]
+        return [note for note in found if isinstance(note, dict) and set(observe.FIELDS) <= set(note)]
+
+    def replay(self, files: Mapping[str, bytes], pieces: Sequence[str], hidden: Sequence[str]) -> list[str | None]:
+        """How pieces of code end on the package with some files replaced and some gone, as `replay` says it."""
+        with self.tree(files) as tree:
+            for path in hidden:
+                treefiles.remove(tree / path)
+            command = [self.runtime.python, "-c", Path(replay.__file__).read_text(encoding="utf-8")]
+            limit = self.limit_s + replay.LIMIT_S
+            found = self._said(tree, command, replay.MARK, limit, self.env, json.dumps(list(pieces)).encode())
+        whole = len(found) == len(pieces) and all(one is None or isinstance(one, str) for one in found)
+        return found if whole else [None] * len(pieces)
+
+    def _said(
+        self,
+        tree: Path,
+        command: Sequence[str],
+        mark: str,
+        limit_s: float,
+        env: Mapping[str, str],
+        stdin: bytes = b"",
+        readable: Sequence[tuple[Path, str]] = (),
+    ) -> list[Any]:
+        """The list that a command prints in its last line with the mark; [] where there is none."""
+        runtime = self.runtime
+        with open_sandbox(
+            tree,
+            inside=INSIDE,
+            readable=(*runtime.readable, *readable),
+            hidden=runtime.hidden,
+            path=runtime.path,
+            env={**dict(runtime.env), **env},
+            backend=self.backend,
+            trusted=self.trusted,
+            limits=Limits(wall_s=limit_s, cpu_s=max(1, int(2 * limit_s)), output_bytes=8 << 20),
+        ) as sandbox:
+            done = sandbox.run(command, stdin=stdin)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(mark)]
+        try:
+            found = json.loads(lines[-1].removeprefix(mark)) if lines else []
+        except ValueError:
+            return []
+        return found if isinstance(found, list) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""The objects of a running pytest session that decide outcomes: hooks, items, test cases, tracers, marks.
+
+Sent into the sandbox beside `guard`; see there for what it may use. `Machinery` watches modules and classes; an object
+of the session can have a method put over its class's, and its plugin manager can be given one hook more.
+"""
+
+import sys
+import threading
+import types
+import unittest
+
+from rtmc.gymenvs.swe.grading.origin import chain, code_of
+
+_MARKS = ("skip", "skipif", "xfail")
+_CASE = ("assert", "fail")  # beginnings of names in a test case that judge
+_CASE_NAMES = ("run", "debug", "skipTest", "subTest", "failureException", "_callTestMethod", "__call__")
+
+
+class Watched:
+    """Looks at one session. `tell(name, file)` is called with what is not as it should be.
+
+    `plugins`: modules of the tree that the task's configuration names as plugins."""
+
+    def __init__(self, origin, genuine, tell, plugins=()):
+        self.origin, self.genuine, self.tell = origin, genuine, tell
+        self.plugins = frozenset(plugins)
+        self._hooks, self._types = {}, {}
+        self._given, self._functions = {}, {}
+
+    # -- hooks and the session's objects
+
+    def begin(self, manager):
+        """Takes the hooks that are there before the tree's code runs; those from the tree have to be known code."""
+        self._manager, self._exec = manager, manager._inner_hookexec  # of pytest's plugin manager
+        for _, hook in self._implementations():
+            place = getattr(code_of(hook.function), "co_filename", "")
+            if not place.startswith(self.origin.inside):
+                self._hooks[id(hook.function)] = hook.function
+                code = code_of(hook.function)
+                if code is not None:
+                    self.origin.own(code, "library")
+        self.hooks()
+
+    def _implementations(self):
+        for name, caller in list(vars(self._manager.hook).items()):
+            if not name.startswith("_") and hasattr(caller, "get_hookimpls"):
+                for hook in caller.get_hookimpls():
+                    yield name, hook
+
+    def hooks(self):
+        """Every function that a hook calls is a library's, the guard's, or of a protected file."""
+        for name, hook in self._implementations():
+            function = hook.function
+            code = code_of(function)
+            known = self._hooks.get(id(function))
+            if known is function or (code is not None and self.origin.whose(code)):
+                continue
+            plugin = getattr(hook.plugin, "__name__", "")
+            if isinstance(hook.plugin, types.ModuleType) and plugin in self.plugins:
+                continue  # the task's own configuration makes a plugin of the code under test
+            self.tell("the hook " + name + " of " + str(hook.plugin_name)[:200], self.origin.file_of(function))
+        if self._manager._inner_hookexec != self._exec:
+            self.tell("the call of hooks", self.origin.file_of(self._manager._inner_hookexec))
+        for one in (self._manager, self._manager.hook):
+            self.object(one, type(one).__name__)
+
+    def object(self, one, label):
+        """No method of its class lies under an attribute of the object's own that is foreign code."""
+        kind = type(one)
+        if self._types.get(kind) is None:
+            self._types[kind] = methods = set()
+            for base in kind.__mro__:
+                for name, value in vars(base).items():
+                    if code_of(value) is not None and not isinstance(value, property):
+                        methods.add(name)
+                        if not self.origin.whose(code_of(value)):
+                            self.tell(label + "'s " + base.__name__ + "." + name, self.origin.file_of(value))
+        own = vars(one)
+        for name in self._types[kind] & own.keys():
+            if not self.origin.vouches(own[name]):
+                self.tell(label + "." + name, self.origin.file_of(own[name]))
+
+    def tracers(self):
+        """Nobody's function is called with every step of a test."""
+        found = [sys.gettrace(), sys.getprofile()]
+        found += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
+        for one in found:
+            if one is not None and chain(one) and not self.origin.vouches(one):
+                self.tell("the tracing of code", self.origin.file_of(one))
+
+    # -- tests
+
+    def collected(self, session):
+        self.object(session, "session")
+        self.object(session.config, "config")
+        for item in session.items:
+            self._functions[item] = self._now(item)
+            function = getattr(item, "obj", None)
+            if hasattr(item, "function") or isinstance(item, _case_item()):
+                wrong = self.genuine.foreign(function, str(item.fspath))
+                if wrong:
+                    self.tell("the function of " + item.nodeid, wrong if "/" in wrong or "<" in wrong else "")
+            self.item(item)
+
+    @staticmethod
+    def _now(item):
+        return [(one, one.__code__) for one in chain(getattr(item, "obj", None))]
+
+    def item(self, item):
+        """The item and the class of its tests, before and after it runs."""
+        self.object(item, "item")
+        kind = getattr(item, "cls", None)
+        if isinstance(kind, type) and issubclass(kind, unittest.TestCase):
+            for base in kind.__mro__:
+                if base is not unittest.TestCase and base is not object:
+                    self._judging(vars(base), base.__name__)
+
+    def _judging(self, names, label):
+        for name, value in list(names.items()):
+            judges = name.startswith(_CASE) or name in _CASE_NAMES
+            if judges and not isinstance(value, (str, int, type(None))) and not self.origin.vouches(value):
+                self.tell(label + "." + name, self.origin.file_of(value))
+
+    def begins(self, item):
+        self.item(item)
+        self.tracers()
+        known, now = self._functions.get(item), self._now(item)
+        if known is not None and ([*map(id, sum(known, ()))] != [*map(id, sum(now, ()))]):
+            file = next((self.origin.file(code) for _, code in now if not self.origin.whose(code)), "")
+            self.tell("the code of " + item.nodeid, file)
+
+    def ends(self, item):
+        """After a test's call: what it left in its own test case."""
+        case = getattr(item, "_testcase", None) or getattr(item, "_instance", None) or getattr(item, "instance", None)
+        if isinstance(case, unittest.TestCase):
+            self._judging(vars(case), type(case).__name__)
+        function = (chain(getattr(item, "obj", None)) or [None])[-1]
+        if function is not None:
+            wrong = self.genuine.foreign(function, str(item.fspath))
+            if wrong:
+                self.tell("the function of " + item.nodeid, wrong if "/" in wrong or "<" in wrong else "")
+
+    # -- marks
+
+    @staticmethod
+    def marks(items):
+        """The marks by which each item may be skipped or expected to fail."""
+        return {item: [mark for mark in item.iter_markers() if mark.name in _MARKS] for item in items}
+
+    def given(self, items, before):
+        """Notes which marks hooks gave while tests were chosen: what a conftest does there is the task's own."""
+        for item, now in self.marks(items).items():
+            known = set(map(id, before.get(item, ())))
+            self._given[item] = [mark.name for mark in now if id(mark) not in known]
+
+    def is_given(self, item, kind):
+        return any(name.startswith(kind) for name in self._given.get(item, ()))
+
+
+def _case_item():
+    from _pytest.unittest import TestCaseFunction
+
+    return TestCaseFunction
+
+
+def stranger(origin, excinfo):
+    """(file, sure) of what raised: the first file on the way from the test whose code nobody vouches for, else the
+    innermost one, the runner's aside. `sure`: there was no such file."""
+    error, step = getattr(excinfo, "value", None), getattr(excinfo, "tb", None)
+    for _ in range(8):  # pytest raises its own skip while it handles unittest's
+        place = ""
+        while step is not None:
+            code = step.tb_frame.f_code
+            whose = origin.whose(code)
+            if not whose:
+                return origin.file(code), False
+            if whose != "runner":
+                place = code.co_filename
+            step = step.tb_next
+        if place or error is None:
+            return place, True
+        error = error.__context__
+        step = getattr(error, "__traceback__", None)
+    return "", True
