@@ -20,6 +20,7 @@ SANDBOXED = {
     "test_swe_env",
     "test_swe_env_forks",
     "test_swe_grading",
+    "test_swe_mutate_describe",
     "test_swe_mutate_validate",
     "test_swe_real",
     "test_swe_repository",

@@ -19,6 +19,12 @@ TOKEN = "SANDBOX_TEST_TOKEN"
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"
 
 
+NEEDS_SANDBOX = pytest.mark.skipif(
+    not any(probe_sandboxes()[backend].works for backend in BACKENDS),
+    reason="no sandbox works here: " + "; ".join(f"{name}: {probe_sandboxes()[name].why}" for name in BACKENDS),
+)
+
+
 def need(backend: str) -> None:
     """Skips where the backend does not work on this machine, with its own reason."""
     probe = probe_sandboxes()[backend]

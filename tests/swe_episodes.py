@@ -1,17 +1,9 @@
 """A small task of SWE and the messages that its tests send."""
 
-import pytest
-
-from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.actions import ToolCall, write_action
 from rtmc.gymenvs.swe.oracle import shell_action
 from rtmc.gymenvs.swe.patch import make_patch
 from rtmc.gymenvs.swe.task import Embedded, SWETask
-
-NEEDS_SANDBOX = pytest.mark.skipif(
-    not any(probe.works for name, probe in probe_sandboxes().items() if name != "plain"),
-    reason=f"no sandbox works here: {probe_sandboxes()}",
-)
 
 BROKEN = '"""Sums."""\n\n\ndef add(a, b):\n    return a - b\n\n\ndef double(a):\n    return 2 * a\n'
 MENDED = BROKEN.replace("a - b", "a + b")

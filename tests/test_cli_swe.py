@@ -13,15 +13,12 @@ import pytest
 
 from rtmc.cli.command import UsageError
 from rtmc.cli.swe import MAKE_SWE_TASKS
-from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.mutate import packages
 from rtmc.gymenvs.swe.task import Folder, Sdist, SWETask
 from rtmc.gymenvs.swe.tree import sweep_leftovers
+from tests.sandbox_help import NEEDS_SANDBOX
 
 ROOT = Path(__file__).resolve().parents[1]
-needs_sandbox = pytest.mark.skipif(
-    not any(probe.works for probe in probe_sandboxes().values()), reason="no sandbox works on this machine"
-)
 CODE = """def f(x, y):
     if x > y:
         return x - y
@@ -61,7 +58,7 @@ def package(tmp_path, monkeypatch):
     return tmp_path
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_a_local_folder(package, capsys):
     assert run("./mine", "--count", "2", "--jobs", "2", "--timeout", "8", "--json", "--seed", "4") == 0
     document = json.loads(capsys.readouterr().out)
@@ -82,7 +79,7 @@ def test_a_local_folder(package, capsys):
     assert [SWETask.from_json(line) for line in (package / "tasks.jsonl").read_text().splitlines()] == tasks
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_ctrl_c_leaves_what_is_needed_to_go_on(package):
     # A suite that takes its time, so that the signal comes in the middle.
     (package / "mine" / "test_slow.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(0.3)\n")
@@ -181,7 +178,7 @@ def test_tasks_of_another_package_stay(package):
     assert output.read_bytes() == before
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_what_an_earlier_run_made_of_a_package_that_fails_now_stays(package, capsys, monkeypatch):
     refused = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found\n")
     monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: refused)
@@ -192,7 +189,7 @@ def test_what_an_earlier_run_made_of_a_package_that_fails_now_stays(package, cap
     assert [type(task.source) for task in tasks] == [Folder, Sdist]
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_a_package_that_the_tests_run_with(package, capsys):
     # Its code as released can be read where pytest is.
     (package / "mine").rename(package / "iniconfig")
@@ -200,7 +197,7 @@ def test_a_package_that_the_tests_run_with(package, capsys):
     assert "iniconfig is among what its tests run with" in capsys.readouterr().err
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_what_a_killed_run_leaves_goes_with_the_next(package):
     (package / "mine" / "test_slow.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(20)\n")
     program = "import sys; from rtmc.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -16,7 +16,7 @@ import pytest
 
 from rtmc.gymenvs.isolation import bubblewrap, cgroups, users
 from rtmc.gymenvs.sandbox import open_sandbox
-from tests.sandbox_help import BACKENDS, PYTHON, Shared, contained, python
+from tests.sandbox_help import BACKENDS, NEEDS_SANDBOX, PYTHON, Shared, contained, python
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +311,7 @@ with open_sandbox(Path({str(tmp_path / "tree")!r}), backend={box.backend!r}) as 
             live.kill()
 
 
+@NEEDS_SANDBOX
 def test_the_tree_is_given_to_the_agent(tmp_path):
     if not users.is_root():
         pytest.skip("only root hands a tree over")

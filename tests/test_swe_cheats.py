@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.sandbox_help import NEEDS_SANDBOX
 from tests.swe_cheat_cases import CHEATS
 from tests.swe_grading_case import (
     BASE,
@@ -20,6 +21,8 @@ from tests.swe_grading_case import (
     VISIBLE,
     attempt,
 )
+
+pytestmark = NEEDS_SANDBOX
 
 TOOTHLESS = "def test_plain():\n    pass\n\n\ndef test_receipt():\n    pass\n"
 FORCED = """import pytest

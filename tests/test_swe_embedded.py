@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.mutate import ready
 from rtmc.gymenvs.swe.mutate.layout import read_package
 from rtmc.gymenvs.swe.mutate.ready import check, main, pack, unpack
@@ -14,14 +13,12 @@ from rtmc.gymenvs.swe.mutate.validate import make_bench
 from rtmc.gymenvs.swe.patch import apply_patch
 from rtmc.gymenvs.swe.sources import Embedded
 from rtmc.gymenvs.swe.task import SWETask
+from tests.sandbox_help import NEEDS_SANDBOX
 
 PACKAGES = {package.name: package for package in ready_packages()}
-needs_sandbox = pytest.mark.skipif(
-    not any(probe.works for probe in probe_sandboxes().values()), reason="no sandbox works on this machine"
-)
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_task_is_as_it_says(name):
     assert check(PACKAGES[name]) == []
@@ -73,7 +70,7 @@ OTHER_FIXES = {
 }
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 @pytest.mark.parametrize("task_id", OTHER_FIXES)
 def test_another_right_fix_passes(task_id, tmp_path):
     package, one = next((p, one) for p in PACKAGES.values() for one in p.planted if one.task.task_id == task_id)
@@ -117,7 +114,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_packing_what_was_unpacked_changes_nothing(folder):
     written = pack(folder / "cronexpr", folder / "data")
     assert written.read_text() == (DATA / "ready_cronexpr.json").read_text()
@@ -162,7 +159,7 @@ def _test_that_is_gone(record):
     record["tests"].append("tests/test_days.py::test_gone")
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

@@ -17,7 +17,8 @@ from rtmc.gymenvs.swe.oracle import finish_action, shell_action
 from rtmc.gymenvs.swe.patch import make_patch
 from rtmc.gymenvs.swe.policies import play
 from rtmc.gymenvs.swe.tree import WorkTree
-from tests.swe_episodes import BROKEN, HIDDEN, MENDED, NEEDS_SANDBOX, calc, edit, shell
+from tests.sandbox_help import NEEDS_SANDBOX
+from tests.swe_episodes import BROKEN, HIDDEN, MENDED, calc, edit, shell
 
 pytestmark = NEEDS_SANDBOX
 

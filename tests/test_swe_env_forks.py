@@ -13,7 +13,8 @@ from gymnasium.error import ResetNeeded
 from rtmc.gymenvs.swe.actions import ToolCall, write_action
 from rtmc.gymenvs.swe.env import SWEEnv
 from rtmc.gymenvs.swe.oracle import finish_action
-from tests.swe_episodes import BROKEN, NEEDS_SANDBOX, calc, edit, shell, view
+from tests.sandbox_help import NEEDS_SANDBOX
+from tests.swe_episodes import BROKEN, calc, edit, shell, view
 
 pytestmark = NEEDS_SANDBOX
 

@@ -7,13 +7,10 @@ import sys
 
 import pytest
 
-from rtmc.gymenvs.sandbox import open_sandbox, probe_sandboxes
+from rtmc.gymenvs.sandbox import open_sandbox
 from rtmc.gymenvs.swe.repository import PreparationError, prepare
 from rtmc.gymenvs.swe.task import Folder, SWETask
-
-isolated = pytest.mark.skipif(
-    not any(one.works for name, one in probe_sandboxes().items() if name != "plain"), reason="no sandbox works here"
-)
+from tests.sandbox_help import NEEDS_SANDBOX
 
 
 def make_task(folder, python):
@@ -32,7 +29,7 @@ def folder(tmp_path):
     return path
 
 
-@isolated
+@NEEDS_SANDBOX
 @pytest.mark.parametrize("inside", [True, False], ids=["in the folder", "beside it"])
 def test_the_folder_s_own_python_runs_inside(tmp_path, folder, inside):
     if not inside:

@@ -11,6 +11,7 @@ from rtmc.gymenvs.swe.grading.lay import lay_over
 from rtmc.gymenvs.swe.grading.scan import scan_source
 from rtmc.gymenvs.swe.patch import make_patch
 from rtmc.gymenvs.swe.tree import WorkTree
+from tests.sandbox_help import NEEDS_SANDBOX
 from tests.swe_grading_case import (
     BASE,
     FAIL_TO_PASS,
@@ -23,6 +24,8 @@ from tests.swe_grading_case import (
     runtime,
     write,
 )
+
+pytestmark = NEEDS_SANDBOX
 
 
 def test_each_test_is_told(tmp_path):

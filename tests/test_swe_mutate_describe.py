@@ -5,7 +5,6 @@ import textwrap
 
 import pytest
 
-from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.mutate.describe import _seen, describe
 from rtmc.gymenvs.swe.mutate.issue import Case
 from rtmc.gymenvs.swe.mutate.layout import read_package
@@ -13,10 +12,7 @@ from rtmc.gymenvs.swe.mutate.make import changed_functions
 from rtmc.gymenvs.swe.mutate.mutants import Mutant, changed_lines
 from rtmc.gymenvs.swe.mutate.snippet import Snippet
 from rtmc.gymenvs.swe.mutate.validate import Stopped, judge, make_bench, measure
-
-needs_sandbox = pytest.mark.skipif(
-    not any(probe.works for probe in probe_sandboxes().values()), reason="no sandbox works on this machine"
-)
+from tests.sandbox_help import NEEDS_SANDBOX
 
 CODE = '''"""Things."""
 
@@ -136,7 +132,7 @@ SHRINKS = ("self.size + by", "self.size - by")
 SIZELESS = ("        self.size = size\n", "        pass\n")
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_a_second_bug_behind_the_first(measured):
     # `first` gives None for all: that the empty list is not refused shows only once this is mended.
     found = described(measured, LOST, UNCAUGHT)
@@ -148,7 +144,7 @@ def test_a_second_bug_behind_the_first(measured):
     assert "I expect `Bad` to be raised there; `IndexError` comes:" in found.text
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_two_bugs_that_the_text_shows(measured):
     found = described(measured, SHRINKS, SIZELESS)
     assert found.status == ""
@@ -166,7 +162,7 @@ def blocks(text: str) -> list[str]:
     return [textwrap.dedent(block) for block in found]
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
@@ -187,13 +183,13 @@ def test_a_text_can_be_run(measured, change, shown):
     assert all(bench.replay({"things.py": mutant(change).data}, codes, ["test_things.py"]))
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_what_cannot_be_shown(measured):
     found = described(measured, ("text.upper()", "text.lower()"))
     assert (found.text, found.status) == ("", "not describable")
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_how_pieces_of_code_end(measured):
     bench, _ = measured
     pieces = ["x = 1", "import things; things.check(-1)", "import os; os._exit(0)", "raise SystemExit(3)", "x ="]
@@ -221,7 +217,7 @@ def test_only_code_that_fails_as_the_test_did_is_shown():
     assert [case.snippet.code for case in shown] == ["as the test"]
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_no_run_begins_after_a_stop(tmp_path, measured):
     bench, baseline = measured
     bench.stop.set()

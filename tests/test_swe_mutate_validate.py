@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rtmc.gymenvs.sandbox import probe_sandboxes
 from rtmc.gymenvs.swe.grading.report import TestReport, TestResult
 from rtmc.gymenvs.swe.mutate import validate
 from rtmc.gymenvs.swe.mutate.journal import Journal
@@ -17,6 +16,7 @@ from rtmc.gymenvs.swe.mutate.mutants import Mutant, changed_lines
 from rtmc.gymenvs.swe.mutate.validate import Baseline, judge, make_bench, measure
 from rtmc.gymenvs.swe.sources import Folder
 from rtmc.gymenvs.swe.task import SWETask
+from tests.sandbox_help import NEEDS_SANDBOX
 
 CODE = '''"""Prices."""
 
@@ -66,10 +66,6 @@ OTHER_TESTS = (
     "def test_name():\n    import shop\n\n    assert shop.__name__ == 'shop'\n\n\ndef test_never():\n    assert False\n"
 )
 
-needs_sandbox = pytest.mark.skipif(
-    not any(probe.works for probe in probe_sandboxes().values()), reason="no sandbox works on this machine"
-)
-
 
 def write_package(root: Path) -> Path:
     for name, text in {
@@ -104,7 +100,7 @@ def mutant(old: str, new: str, name: str = "total") -> Mutant:
     return Mutant("shop/prices.py", "by hand", ((name, 1),), data, changed_lines(CODE.encode(), data))
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_the_clean_suite(measured):
     _, baseline = measured
     assert set(baseline.stable) == {
@@ -117,7 +113,7 @@ def test_the_clean_suite(measured):
     assert baseline.flaky == ()
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 @pytest.mark.parametrize(
     ("old", "new", "status", "failing"),
     [
@@ -138,7 +134,7 @@ def test_what_becomes_of_a_mutant(measured, old, new, status, failing):
         assert set(judged.pass_to_pass) == set(measured[1].stable) - set(failing)
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_what_a_failing_test_saw(measured):
     bench, _ = measured
     broken = mutant("return min(value, high)", "return value", "clamp")
@@ -167,7 +163,7 @@ def test_a_suite_that_runs_an_installed_copy(bench, monkeypatch):
         measure(bench)
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_a_suite_without_a_passing_test(tmp_path):
     write_package(tmp_path)
     (tmp_path / "tests/test_prices.py").write_text("import not_there\n")
@@ -176,7 +172,7 @@ def test_a_suite_without_a_passing_test(tmp_path):
         measure(make_bench(read_package(tmp_path, "shop"), limit_s=30))
 
 
-@needs_sandbox
+@NEEDS_SANDBOX
 def test_tasks_and_how_a_run_goes_on(bench, tmp_path, monkeypatch):
     settings = Settings(count=2, seed=1, jobs=2)
     origin = Folder(str(bench.package.root))

@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rtmc.gymenvs.sandbox import open_sandbox, probe_sandboxes
+from rtmc.gymenvs.sandbox import open_sandbox
 from rtmc.gymenvs.swe import repository
 from rtmc.gymenvs.swe.formats import task_of
 from rtmc.gymenvs.swe.patch import apply_patch
 from rtmc.gymenvs.swe.repository import PreparationError, prepare
 from rtmc.gymenvs.swe.task import Clone, Embedded, Folder, Image, SWETask
+from tests.sandbox_help import NEEDS_SANDBOX
 
-isolated = pytest.mark.skipif(
-    not any(one.works for name, one in probe_sandboxes().items() if name != "plain"), reason="no sandbox works here"
-)
 with_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 CORE = "def double(n):\n    return n + n\n"
@@ -261,7 +259,7 @@ def test_what_lies_behind_a_link_is_not_taken_for_a_hidden_test(tmp_path):
     assert (tmp_path / "private/key").exists()
 
 
-@isolated
+@NEEDS_SANDBOX
 def test_a_setup_runs_in_the_sandbox(tmp_path):
     plant = (
         "mkdir -p .git/hooks && echo evil > .git/hooks/pre-commit && mkdir -p tests && echo again > tests/test_core.py"
@@ -275,7 +273,7 @@ def test_a_setup_runs_in_the_sandbox(tmp_path):
         assert sandbox.run("git status --porcelain").stdout == ""
 
 
-@isolated
+@NEEDS_SANDBOX
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from rtmc.gymenvs.sandbox import Limits, open_sandbox, probe_sandboxes
+from rtmc.gymenvs.sandbox import Limits, open_sandbox
 from rtmc.gymenvs.swe.actions import ToolCall
 from rtmc.gymenvs.swe.tools import Toolbox, ToolLimits
 from rtmc.gymenvs.swe.tools.results import clean, cut_middle
+from tests.sandbox_help import NEEDS_SANDBOX
 from tests.swe_toolbox import Scripted, tools
 
 RULE = "-" * 50
@@ -17,10 +18,6 @@ CUT = f"{RULE}\n<Observation truncated in middle for saving context>\n{RULE}"
 @pytest.fixture
 def sandboxed(tmp_path):
     """A toolbox over a sandbox that works here, in the syntax asked for."""
-    probes = probe_sandboxes()
-    if not any(probe.works for name, probe in probes.items() if name != "plain"):
-        why = "; ".join(f"{name}: {probe.why}" for name, probe in probes.items())
-        pytest.skip(f"no isolating sandbox works here: {why}")
     with tools(tmp_path, {"a.py": "x = 1\n"}) as bench:
         bench.tree.root.chmod(0o777)
 
@@ -42,6 +39,7 @@ def bash(box, command, name="execute_bash"):
 # execute_bash
 
 
+@NEEDS_SANDBOX
 def test_commands_in_a_sandbox(sandboxed):
     box = sandboxed()
     done = bash(box, "echo out; echo err >&2")
@@ -59,12 +57,14 @@ def test_commands_in_a_sandbox(sandboxed):
     assert "x = 1" in bash(box, "cat a.py && " + "true " * 40_000).text  # longer than one argument of exec may be
 
 
+@NEEDS_SANDBOX
 def test_a_command_that_hangs(sandboxed):
     done = bash(sandboxed(wall_s=1.0), "echo begun; sleep 60")
     assert done.text == "Exit code: -1\nExecution output of [execute_bash]:\nThe command took too long to execute (>1s)"
     assert (done.exit_code, done.timed_out, done.error) == (-1, True, "wall time")
 
 
+@NEEDS_SANDBOX
 def test_output_without_end(sandboxed):
     done = bash(sandboxed(output_bytes=10_000), "yes word")
     assert done.error == "output"
@@ -148,6 +148,7 @@ def test_clean(text, cleaned):
 # mini-swe-agent
 
 
+@NEEDS_SANDBOX
 def test_minis_observation_in_a_sandbox(sandboxed):
     box = sandboxed("bash")
     done = bash(box, "echo one; echo two >&2; echo 'a<b>&c' \"'\" é; exit 2", "bash")
@@ -178,6 +179,7 @@ def test_minis_long_outputs(tmp_path, chars):
     assert list(json.loads(text)) == list(whole if chars < 10_000 else cut)
 
 
+@NEEDS_SANDBOX
 def test_minis_timeout(sandboxed):
     done = bash(sandboxed("bash", wall_s=1.0), "echo begun; sleep 60", "bash")
     failure = "An error occurred while executing the command: Command 'echo begun; sleep 60' timed out after 1 seconds"
@@ -190,6 +192,7 @@ def test_minis_timeout(sandboxed):
 MARK = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
+@NEEDS_SANDBOX
 def test_minis_end(sandboxed):
     done = bash(sandboxed("bash"), f"echo {MARK}", "bash")
     assert (done.finished, done.kind, done.text) == (True, "finish", "")

@@ -7,8 +7,9 @@ import pytest
 
 from rtmc.cli import main
 from rtmc.gymenvs.swe.formats import load_embedded
+from tests.sandbox_help import NEEDS_SANDBOX
 
-pytest.importorskip("gymnasium", reason="environments need the extra `envs`")
+pytestmark = NEEDS_SANDBOX
 
 
 def played(monkeypatch, capsys, task, *lines):

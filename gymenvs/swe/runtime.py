@@ -159,7 +159,7 @@ def _made(found: Mapping[str, importlib.metadata.Distribution], cache: Path) -> 
                 raise
         return place
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)  # renamed by now, if all went well
 
 
 def _fill(

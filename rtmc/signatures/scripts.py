@@ -32,9 +32,7 @@ def python_effects(code: str) -> list[Effect]:
     if len(code) > _MAX_CODE or not _WRITES.search(code):
         return []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
+        tree = _parsed(code)
         return _Script(tree).effects()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
@@ -45,31 +43,34 @@ def python_views(code: str) -> list[Effect]:
     if len(code) > _MAX_SHOWN or "print" not in code or not re.search(r"open\(|read_text", code):
         return []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
+        tree = _parsed(code)
         called = [getattr(n.func, "id", _method_of(n)) for n in ast.walk(tree) if isinstance(n, ast.Call)]
         if "print" not in called or not _SHOWING.issuperset(called):
             return []
         paths = _Script(tree).looked_at()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    cuts = [n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
+    cuts = [n.slice for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
     if not cuts:
         return [Effect("view", path, "full", shell=True) for path in paths]
-    low, high = _index(cuts[0].slice.lower or ast.Constant(0)), _index(cuts[0].slice.upper)  # type: ignore[attr-defined]
+    low, high = _index(cuts[0].lower or ast.Constant(0)), _index(cuts[0].upper)
     lines = None if low is None or len(cuts) > 1 or len(paths) > 1 else (low + 1, -1 if high is None else high)
     scope = "some" if lines is None else "partial"
     return [Effect("view", path, scope, lines=lines, shell=True) for path in paths]
+
+
+def _parsed(code: str) -> ast.Module:
+    """The syntax tree. What Python warns of in an agent's script (an odd escape, say) is no news of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
 
 
 def calls_in_code(code: str) -> list[tuple[str, list[object], dict[str, object]]]:
     """(name, arguments, named arguments) of the calls that a cell consists of, such as `open_file("a.py", 10)`, as far
     as their arguments are spelled out; none where it has another statement or call."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code if len(code) <= _MAX_CODE else "")
+        tree = _parsed(code if len(code) <= _MAX_CODE else "")
         found = []
         for node in tree.body:
             call = node.value if isinstance(node, ast.Expr) else None

@@ -42,7 +42,7 @@ def build_folder(target: str | os.PathLike[str], facts: dict[str, Any], fill: Ca
             if not (target / _FACTS).is_file():
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)  # renamed by now, if all went well
     return target
 
 

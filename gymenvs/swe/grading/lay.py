@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from typing import Any
 from rtmc.gymenvs.swe.grading.configuration import CONFIGURATION, SHARED_CONFIGURATION, differs, named_plugins
 from rtmc.gymenvs.swe.grading.names import files_of
 from rtmc.gymenvs.swe.grading.shadows import RUNNER_NAMES, imported_names, is_loaded, metadata_of, roots_of, shadowed
+from rtmc.gymenvs.swe.treefiles import remove
 
 __all__ = ["Laid", "lay_over"]
 
@@ -253,13 +253,9 @@ def _read(root: Path, path: str) -> bytes | None:
 
 
 def _remove(root: Path, path: str) -> None:
-    full = root / path
     if any((root / parent).is_symlink() for parent in PurePosixPath(path).parents if str(parent) != "."):
         return  # it lies behind a link: nothing of that name is in the tree itself
-    if full.is_dir() and not full.is_symlink():
-        shutil.rmtree(full, ignore_errors=True)
-    elif os.path.lexists(full):
-        full.unlink()
+    remove(root / path)
 
 
 def _restore(base: Path, root: Path, path: str, owner: tuple[int, int] | None) -> None:
@@ -315,10 +311,7 @@ def _make_way(base: Path, root: Path, path: str, owner: tuple[int, int] | None) 
             here.mkdir()
             _own(here, owner)
     target = here / parts[-1]
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    elif os.path.lexists(target):
-        target.unlink()
+    remove(target)
     return target
 
 
