@@ -9,9 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rtmc.gymenvs.qa.retrieval import BM25Retriever, DenseRetriever, Passage, Retriever, read_corpus
+from rtmc.gymenvs.qa.retrieval import BM25Retriever, DenseRetriever, Passage, RetrievalError, Retriever, read_corpus
 from rtmc.gymenvs.qa.retrieval.corpus import PassageFile, corpus_line
 from rtmc.gymenvs.qa.retrieval.folder import build_folder
+from rtmc.gymenvs.qa.sources import corpus_index, open_index
 
 WORDS = ["amber", "bell", "clock", "door", "ember", "field", "garden", "harbour", "island", "kettle", "lantern"]
 
@@ -205,3 +206,35 @@ def test_corpora_with_a_byte_order_mark_packed_or_in_another_encoding(tmp_path):
     file.write_bytes(b'{"id": "b", "contents": "x"}\n' + line.encode("latin-1"))
     with pytest.raises(ValueError, match=r"line 2.*utf-8"):
         list(read_corpus(file))
+
+
+def test_a_changed_corpus_is_indexed_anew_whatever_its_times_say(tmp_path, monkeypatch):
+    pytest.importorskip("bm25s", reason="BM25 needs the extra `envs`")
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "corpus.jsonl"
+    found = []
+    for word in ("amber", "ember"):
+        file.write_text(corpus_line(Passage.made("0", "T", f"{word} door")))
+        os.utime(file, ns=(10**18, 10**18))
+        found.append(open_index(corpus_index(file)).search([word], 1)[0][0].passage.text)
+    assert found == ["amber door", "ember door"]
+    assert corpus_index(file) == corpus_index(file)
+
+
+def test_a_damaged_index_is_told_of(tmp_path):
+    pytest.importorskip("bm25s", reason="BM25 needs the extra `envs`")
+    for damage in ("ends.npy", "passages.jsonl", "gone"):
+        folder = tmp_path / damage
+        BM25Retriever.build(folder, corpus(5))
+        if damage == "gone":
+            (folder / "passages.jsonl").unlink()
+        else:
+            (folder / damage).write_bytes((folder / damage).read_bytes()[:-3])
+        with pytest.raises(ValueError, match=r"damaged .*build it anew"):
+            BM25Retriever(folder)
+    folder = tmp_path / "bytes"
+    BM25Retriever.build(folder, corpus(5))
+    texts = (folder / "passages.jsonl").read_bytes()
+    (folder / "passages.jsonl").write_bytes(b"x" * len(texts))
+    with pytest.raises(RetrievalError, match="damaged; build it anew"):
+        BM25Retriever(folder).search(["amber bell clock door ember field garden"], 1)

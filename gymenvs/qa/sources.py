@@ -156,7 +156,9 @@ def corpus_index(path: Path, read: Callable[[Path], Iterable[Passage]] = read_co
         ModuleNotFoundError: the engine's package is not installed.
     """
     told = path.stat()
-    name = hashlib.sha256(f"{path.resolve()} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()[:24]
+    # The time of the last change too: whoever writes a file can set its other time back, but not this one.
+    stamp = f"{path.resolve()} {told.st_ino} {told.st_size} {told.st_mtime_ns} {told.st_ctime_ns}"
+    name = hashlib.sha256(stamp.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return _built(f"corpus-{name}.{engine}", engine, lambda: read(path))
 
 

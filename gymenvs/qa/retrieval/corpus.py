@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from rtmc.gymenvs.qa.recordfile import open_packed
-from rtmc.gymenvs.qa.retrieval.base import Passage
+from rtmc.gymenvs.qa.retrieval.base import Passage, RetrievalError
 
 _TEXTS, _ENDS = "passages.jsonl", "ends.npy"
 
@@ -72,10 +72,20 @@ def corpus_line(passage: Passage) -> str:
 
 
 class PassageFile(Sequence[Passage]):
-    """Passages by number, read from a memory-mapped file when asked for: `write` makes the folder, this opens it."""
+    """Passages by number, read from a memory-mapped file when asked for: `write` makes the folder, this opens it.
+
+    Raises:
+        ValueError: a file of the folder is missing, or is not as long as the other one says.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._ends = np.load(Path(folder) / _ENDS, mmap_mode="r")
+        try:
+            self._ends = np.load(Path(folder) / _ENDS, mmap_mode="r")
+            size = (Path(folder) / _TEXTS).stat().st_size
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{folder}: the index is damaged ({error}); build it anew") from None
+        if self._ends.ndim != 1 or self._ends.dtype != np.int64 or size != (self._ends[-1] if len(self._ends) else 0):
+            raise ValueError(f"{folder}: the index is damaged ({_ENDS} and {_TEXTS} disagree); build it anew")
         with (Path(folder) / _TEXTS).open("rb") as file:
             self._text: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if len(self) else b""
 
@@ -106,5 +116,8 @@ class PassageFile(Sequence[Passage]):
         if not 0 <= number < len(self):
             raise IndexError(f"passage {at} of {len(self)}")
         begin = int(self._ends[number - 1]) if number else 0
-        record = json.loads(self._text[begin : int(self._ends[number])])
-        return Passage(record["id"], record["contents"])
+        try:
+            record = json.loads(self._text[begin : int(self._ends[number])])
+            return Passage(record["id"], record["contents"])
+        except (ValueError, KeyError, TypeError):
+            raise RetrievalError(f"passage {number} of the index is damaged; build it anew") from None
