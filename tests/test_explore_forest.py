@@ -119,6 +119,18 @@ def test_every_rule_spends_its_budget(rule):
     assert all(path.stop is not None for path in forest.paths)
 
 
+def test_the_rules_differ_by_less_than_a_rollout():
+    """Table 4 compares them for one budget: on average over tasks none may spend a rollout more than another."""
+    mean, longest = {}, 0
+    for rule in RULES:
+        forest = explore(messenger(), search_qa, range(12), budget=60, chains=4, rule=rule, threshold=1.0)
+        mean[rule] = np.mean([root.tokens for root in forest.roots])
+        longest = max(longest, *(sum(forest.nodes[n].move.tokens for n in path.nodes) for path in forest.paths))
+        if rule == "none":  # at most the chain that was begun before the budget was spent
+            assert all(root.tokens - 60 < longest for root in forest.roots)
+    assert max(mean.values()) - min(mean.values()) < longest, mean
+
+
 def test_where_nothing_dropped_the_budget_goes_to_chains():
     forest = explore(messenger(), search_qa, 0, budget=40, chains=2, threshold=-3.0)
     assert forest.candidates == []
