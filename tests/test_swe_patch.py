@@ -1,14 +1,14 @@
 """Patches against git itself: what `diff` writes, `git apply` takes; what a hostile tree holds is never run."""
 
-import errno
 import os
 import pickle
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rtmc.gymenvs.swe.difftext import MOST_EDITS, unquoted
@@ -80,19 +80,10 @@ def clear(root: Path) -> None:
             entry.unlink()
 
 
-def loops(root: Path, other: dict) -> bool:
-    """Whether a link of the folder that leads round in a circle stands where the other state has a folder.
-
-    git refuses to follow one even to take it away, so neither it nor a patch by it makes the one into the other.
-    """
-    folders = {str(folder) for path in other for folder in Path(path).parents}
-    for path in folders:
-        try:
-            (root / path).stat()
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return True
-    return False
+def folder_for_link(old: dict, new: dict) -> bool:
+    """Whether the new state has a folder where the old one has a link."""
+    folders = {str(folder) for path in new for folder in Path(path).parents}
+    return any(old[path][0] == "link" for path in folders & old.keys())
 
 
 def git_apply(folder: Path, patch: str, *flags: str) -> subprocess.CompletedProcess:
@@ -105,6 +96,16 @@ def git_apply(folder: Path, patch: str, *flags: str) -> subprocess.CompletedProc
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(old=states, new=states, shared=states)
+@example(  # a folder for a link that leads to a link
+    old={"a": ("link", b"\xff"), "b c": ("link", b"a")},
+    new={"a": ("file", b"", False), "b c/b c/a": ("file", b"", False)},
+    shared={"a": ("file", b"", False), "\udcff/b c": ("link", b"a")},
+)
+@example(  # a folder for a link that leads to itself; one that stays leads into it
+    old={"a": ("link", b"a"), "b c": ("link", b"a")},
+    new={"a/d": ("file", b"x\n", True)},
+    shared={"d": ("link", b"d/a")},
+)
 def test_the_diff_makes_the_tree_of_the_base(tmp_path, old, new, shared):
     """git apply(base, diff) == tree, apply_patch(base, diff) == tree, and back again."""
     old, new = _consistent(shared | old), _consistent(shared | new)
@@ -116,7 +117,6 @@ def test_the_diff_makes_the_tree_of_the_base(tmp_path, old, new, shared):
     with WorkTree(base, layer="copy", place=folder) as tree:
         clear(tree.root)
         put(tree.root, new)
-        assume(not loops(base, new) and not loops(tree.root, old))
         patch = tree.diff()
         assert [change.path for change in tree.changes()] == sorted(
             path for path in {*old, *new} if old.get(path) != new.get(path)
@@ -124,8 +124,10 @@ def test_the_diff_makes_the_tree_of_the_base(tmp_path, old, new, shared):
     assert bool(patch) == (old != new)
     if patch:
         done = git_apply(gits, patch)
-        assert done.returncode == 0, done.stderr.decode()
-        assert held(gits) == new
+        refused = re.search(rb"beyond a symbolic link|Too many levels of symbolic links", done.stderr)
+        if not (refused and folder_for_link(old, new)):  # git's own fault: it follows the link that is about to go
+            assert done.returncode == 0, done.stderr.decode()
+            assert held(gits) == new
     changed = apply_patch(ours, patch)
     assert held(ours) == new
     assert list(changed) == sorted(path for path in {*old, *new} if old.get(path) != new.get(path))

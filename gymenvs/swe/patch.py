@@ -79,8 +79,10 @@ def apply_patch(target: TreeFolder | Path, patch: str | bytes, *, reverse: bool 
             unusable: dict[str, TreeError] = {}
             for path in sorted(_named(text)):
                 _lay(tree, work, path, before, unusable)
+            _make_repository(Path(scratch, "git"))
             try:
-                _git_apply(git, Path(scratch), text, reverse)
+                for part in _in_turn(text, reverse):
+                    _git_apply(git, Path(scratch), part, reverse)
             except PatchError as error:
                 if error.path in unusable:
                     raise PatchError(f"{unusable[error.path]}: a patch cannot change it", error.path) from None
@@ -109,6 +111,25 @@ def _named(patch: bytes) -> set[str]:
             plain = unquoted(name)
             found |= {plain, plain.partition("/")[2]}
     return {name for name in found if name and name != "/dev/null" and "\0" not in name}
+
+
+def _in_turn(patch: bytes, reverse: bool) -> list[bytes]:
+    """The patch, in two where a folder takes the place of a link: first what takes such links away, then the rest.
+
+    git looks for links on the way to a new file by asking the file system, which follows the link that is about to go:
+    it would refuse the file where the link leads to another link, or round in a circle.
+    """
+    going = b"new file mode 120000" if reverse else b"deleted file mode 120000"
+    if going not in patch:
+        return [patch]
+    named = _named(patch)
+    first: list[bytes] = []
+    rest: list[bytes] = []
+    for section in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE):
+        of_link = any(line.rstrip(b"\r") == going for line in section.split(b"\n", 5)[:5])
+        replaced = of_link and any(path.startswith(f"{link}/") for link in _named(section) for path in named)
+        (first if replaced else rest).append(section)
+    return [part for part in (b"".join(first), b"".join(rest)) if part.strip()]
 
 
 def _lay(tree: TreeFolder, work: Path, path: str, before: dict[str, Blob], unusable: dict[str, TreeError]) -> None:
@@ -154,18 +175,20 @@ def _put(file: Path, blob: Blob) -> None:
     file.chmod(blob.mode & 0o777)
 
 
-def _git_apply(git: str, scratch: Path, patch: bytes, reverse: bool) -> None:
-    repository = scratch / "git"
+def _make_repository(repository: Path) -> None:
     for folder in ("objects", "refs", "info"):
         (repository / folder).mkdir(parents=True)
     (repository / "HEAD").write_text("ref: refs/heads/none\n")
     (repository / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
     (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+
+
+def _git_apply(git: str, scratch: Path, patch: bytes, reverse: bool) -> None:
     environment = {
         "PATH": os.path.dirname(git),
         "HOME": str(scratch),
         "LC_ALL": "C",
-        "GIT_DIR": str(repository),
+        "GIT_DIR": str(scratch / "git"),
         "GIT_WORK_TREE": str(scratch / "work"),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",

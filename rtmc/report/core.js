@@ -74,9 +74,12 @@ function longTable(label, heads, rows, draw, step = 100) {
   return h("div", {}, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table), more);
 }
 // What is behind a summary is made when it is first opened.
-function folded(summary, make) {
+function folded(summary, make, open = false) {
   const box = h("details", {}, h("summary", {}, summary));
-  box.addEventListener("toggle", () => box.open && box.children.length === 1 && box.append(make()));
+  const unfold = () => box.open && box.children.length === 1 && box.append(make());
+  box.open = open;
+  unfold(); // at once: the event comes later, when the empty fold has been seen
+  box.addEventListener("toggle", unfold);
   return box;
 }
 

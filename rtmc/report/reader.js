@@ -56,9 +56,7 @@ function openSteps(title, key, rows) {
   const columns = [["Q", DATA.steps.q], ...DATA.methods.map((method, at) => ["A, " + method, DATA.advantages[at]])].filter(([, column]) => column);
   const folds = rows.slice(0, 200).map((row, at) => {
     const rollout = ROLLOUT_OF[row];
-    const box = folded([verdictMark(rollout), ` ${DATA.rollouts.id[rollout]}, step ${stepOf(row)}: `, h("code", {}, short(actionOf(row), 80))], () => h("div", {}, stepContent(row)));
-    if (at === 0) box.open = true;
-    return box;
+    return folded([verdictMark(rollout), ` ${DATA.rollouts.id[rollout]}, step ${stepOf(row)}: `, h("code", {}, short(actionOf(row), 80))], () => h("div", {}, stepContent(row)), at === 0);
   });
   openReader(title, [],
     key === null ? null : h("p", {}, h("span", { class: "dim" }, "State key "), h("code", {}, key || "(empty: nothing has happened yet)")),
