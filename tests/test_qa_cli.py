@@ -125,3 +125,25 @@ def test_serve_search_names_a_bad_line(tmp_path, monkeypatch, capsys):
     assert "line 2" in capsys.readouterr().err.splitlines()[-1]
     assert main(["serve-search", str(tmp_path / "none.jsonl")]) == 2
     assert list((tmp_path / "cache" / "qa").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_serve_search_refuses_an_empty_corpus_in_one_line(tmp_path, monkeypatch, capsys, content):
+    pytest.importorskip("bm25s", reason="BM25 needs the extra `envs`")
+    from rtmc.gymenvs.qa.retrieval import BM25Retriever, SearchServer
+
+    def served(self, **given):
+        raise AssertionError("an empty corpus is served")
+
+    monkeypatch.setattr(SearchServer, "serve_forever", served)
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "cache"))
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text(content)
+    assert main(["serve-search", str(corpus), "--port", "0"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{corpus}: the corpus holds no passage" in err.splitlines()[-1]
+    # Nor an index that was made of nothing.
+    BM25Retriever.build(tmp_path / "index", [])
+    assert main(["serve-search", str(tmp_path / "index"), "--port", "0"]) == 2
+    assert "the index holds no passage" in capsys.readouterr().err.splitlines()[-1]

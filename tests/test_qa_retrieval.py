@@ -238,3 +238,29 @@ def test_a_damaged_index_is_told_of(tmp_path):
     (folder / "passages.jsonl").write_bytes(b"x" * len(texts))
     with pytest.raises(RetrievalError, match="damaged; build it anew"):
         BM25Retriever(folder).search(["amber bell clock door ember field garden"], 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_corpus_without_a_passage_is_refused(tmp_path, monkeypatch, content, packed):
+    pytest.importorskip("bm25s", reason="BM25 needs the extra `envs`")
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "c.jsonl"
+    file.write_bytes(gzip.compress(content) if packed else content)
+    for read in (lambda: list(read_corpus(file)), lambda: corpus_index(file)):
+        with pytest.raises(ValueError, match=r"c\.jsonl: the corpus holds no passage"):
+            read()
+    assert list((tmp_path / "cache" / "qa").iterdir()) == []  # and once it has one, it is read
+    file.write_bytes(b'{"contents": "amber"}')
+    assert len(open_index(corpus_index(file)).search(["amber"], 3)[0]) == 1
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_an_index_without_a_passage_is_not_opened_by_its_path(tmp_path, kind):
+    if kind == "bm25":
+        pytest.importorskip("bm25s", reason="BM25 needs the extra `envs`")
+        BM25Retriever.build(tmp_path / "i", [])
+    else:
+        DenseRetriever.build(tmp_path / "i", [], lambda texts: np.ones((len(texts), 2)))
+    with pytest.raises(ValueError, match="the index holds no passage"):
+        open_index(tmp_path / "i")

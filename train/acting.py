@@ -146,6 +146,8 @@ class Actor:
         generators: Sequence[np.random.Generator],
         acting: Acting,
     ) -> list[tuple[Turn, str]]:
+        self.asked += len(contexts)
+        self.answered += len(contexts)  # free text is drawn anew, also of equal contexts
         samples = sample(
             self.policy,
             contexts,

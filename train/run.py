@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -53,7 +54,8 @@ def train_command(config: str | None, overrides: list[str], run: str | None, res
         folder = Path(run) if run else Path("runs") / f"{Path(config).stem}-{settings.method}-{settings.seed}"
         if checkpoint.checkpoints(folder / "checkpoints"):
             raise RunError(
-                f"{folder}: holds a run already; go on by `rtmc train --resume {folder}`, or name another `--run`"
+                f"{folder}: holds a run already; go on by `rtmc train --resume {shlex.quote(str(folder))}`, or name "
+                "another `--run`"
             )
     else:
         raise RunError("name a configuration file, or `--resume RUN`")
@@ -132,7 +134,7 @@ def _command() -> str:
     called = Path(sys.argv[0])
     if called.name != "rtmc" or shutil.which("rtmc"):
         return "rtmc"
-    return os.path.relpath(called)
+    return shlex.quote(os.path.relpath(called))
 
 
 def _interrupted(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:
@@ -141,7 +143,7 @@ def _interrupted(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> 
     else:
         say(f"interrupted after step {trainer.step}; saved {trainer.checkpoint()}")
     if checkpoint.checkpoints(folder / "checkpoints"):
-        say(f"go on with: {_command()} train --resume {folder}")
+        say(f"go on with: {_command()} train --resume {shlex.quote(str(folder))}")
 
 
 def _check_held_out(folder: Path, settings: configuration.Config) -> None:
@@ -203,14 +205,14 @@ def _never_branched(trainer: Trainer) -> str | None:
 
 def _next(config: configuration.Config, folder: Path) -> str:
     """What can be done with a finished run; what is named works for its configuration."""
-    command = _command()
-    advice = [f"go on training (`{command} train --resume {folder} steps={2 * config.steps}`)"]
+    command, run = _command(), shlex.quote(str(folder))
+    advice = [f"go on training (`{command} train --resume {run} steps={2 * config.steps}`)"]
     if config == configuration.load("demo", [f'method="{config.method}"', f"seed={config.seed}"]):
         other = "grpo" if config.method != "grpo" else "rtmc"
         advice.insert(0, f"compare with another estimator on the same budget (`make demo METHOD={other}`)")
     world = _WORLDS.get(config.env.id.rpartition(":")[2])
     if world is not None:
-        advice.append(f"watch it act (`{command} play {world} --model {folder}`)")
+        advice.append(f"watch it act (`{command} play {world} --model {run}`)")
     told = ", ".join(advice[:-1]) + (", or " if len(advice) > 1 else "") + advice[-1]
     return f"Next: {told}."
 

@@ -24,7 +24,8 @@ _WORTH_TELLING = 0.05
 def watch(run: Path, env_id: str, changes: dict[str, Any], seed: int | None, say: Callable[[str], None]) -> bool:
     """Play one episode with the newest checkpoint of `run`, sampled as in training; whether it succeeded.
 
-    `changes` replace the run's own environment arguments; `seed` names task and draws, by default a held-out one's.
+    `changes` replace the run's own environment arguments; `seed` names task and draws among the training's tasks. By
+    default it is a held-out one, of those that `evaluation.kwargs` name, but where `changes` name the task.
     Raises CheckpointError or ConfigError for a folder that holds no run, ValueError for a run of another world.
     """
     start = checkpoint.latest(run)
@@ -32,6 +33,8 @@ def watch(run: Path, env_id: str, changes: dict[str, Any], seed: int | None, say
     if settings.env.id.rsplit(":", 1)[-1] != env_id.rsplit(":", 1)[-1]:
         raise ValueError(f"{run}: was trained in {settings.env.id}, not in {env_id}")
     values = settings.model_dump()
+    if seed is None and "task" not in changes:
+        values["env"]["kwargs"] |= settings.evaluation.kwargs
     values["env"]["kwargs"] |= changes
     parts = build(configuration.parse(values, str(run / "config.toml")), say, evaluated=False)
     try:

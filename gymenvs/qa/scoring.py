@@ -4,23 +4,31 @@ A prediction is a JSON object a line: `id` (or `question`: the question's text) 
 `predicted_answer`), and where the system names supporting facts `sp` (or `supporting_facts`: pairs of title and
 sentence number; `predicted_support_idxs`: paragraph numbers). HotpotQA's own file is read as well: one object with
 `answer`, ids to answers, and `sp`, ids to pairs; as in its script, an id may stand in one of them alone.
+
+MuSiQue-Full gives both twins of a question one id (`formats`). As in its script (Trivedi et al. 2022), a prediction
+file that has such an id twice has it in the order of the questions, and of the twin without an answer
+`predicted_answerable` is graded, where it stands: false is right. That twin's supporting facts are not scored. Its
+script's answer scores are means over the questions that have an answer; ours are over all.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rtmc.gymenvs.qa.formats import NO_ANSWERS, UNANSWERABLE
 from rtmc.gymenvs.qa.metrics import Gold, Prediction, evaluate
-from rtmc.gymenvs.qa.questions import read_questions
+from rtmc.gymenvs.qa.questions import Question, read_questions
 from rtmc.gymenvs.qa.recordfile import read_records
 
 _ANSWERS = ("answer", "prediction", "predicted_answer", "pred")
 _NO_ANSWER = object()  # an id that HotpotQA's file names in `sp` alone
 _SUPPORT = ("sp", "supporting_facts", "predicted_support_idxs")
+_ANSWERABLE = "predicted_answerable"
 
 
 def evaluate_files(
@@ -34,18 +42,31 @@ def evaluate_files(
     """
     known: dict[str, Gold] = {}
     by_text: dict[str, str] = {}
+    twins: dict[str, list[str]] = {}  # our ids of the questions that have an id in the file, in its order
+    unanswerable = set()
     for question in read_questions(golds, format):
-        known[question.id] = Gold(question.answers, frozenset(question.support))
+        lacks = _lacks_answer(question)
+        known[question.id] = Gold(question.answers, frozenset() if lacks else frozenset(question.support))
         # A text that comes twice names no question.
         by_text[question.text] = "" if question.text in by_text else question.id
+        twins.setdefault(question.id.removesuffix(f"#{UNANSWERABLE}") if lacks else question.id, []).append(question.id)
+        if lacks:
+            unanswerable.add(question.id)
+    records = [(where, _name(record, by_text, where), record) for where, record in _records(Path(predictions))]
+    times = Counter(name for _, name, _ in records)
     said: dict[str, Prediction] = {}
-    for where, record in _records(Path(predictions)):
-        name = _name(record, by_text, where)
+    for where, told, record in records:
+        same = twins.get(told, [])
+        # Once for both, it is the question with an answer; else as often as in the file of questions, in its order.
+        name = next((one for one in same if one not in said), told) if times[told] == len(same) else told
         if name not in known:
             raise ValueError(f"{where}: no question of {golds} has the id {name!r}; its ids are like {_first(known)!r}")
         if name in said:
             raise ValueError(f"{where}: the question {name!r} was answered before")
-        said[name] = Prediction(_answer(record, where), _support(record, where))
+        answerable, answer = _answerable(record, where), _answer(record, where)
+        if name in unanswerable and answerable is not None:
+            answer = "" if answerable else NO_ANSWERS[0]
+        said[name] = Prediction(answer, _support(record, where))
     return evaluate(said, known)
 
 
@@ -92,6 +113,19 @@ def _answer(record: Mapping[str, Any], where: str) -> str | None:
                 return value or ""
             raise ValueError(f"{where}: field `{field}`: wanted a text, got {json.dumps(value)[:80]}")
     raise ValueError(f"{where}: field `answer` is missing")
+
+
+def _lacks_answer(question: Question) -> bool:
+    """Whether it is MuSiQue-Full's twin without an answer."""
+    return question.kind == UNANSWERABLE and question.id.endswith(f"#{UNANSWERABLE}")
+
+
+def _answerable(record: Mapping[str, Any], where: str) -> bool | None:
+    """What MuSiQue's predictions say of whether there is an answer; None: nothing."""
+    value = record.get(_ANSWERABLE)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{where}: field `{_ANSWERABLE}`: wanted true or false, got {json.dumps(value)[:80]}")
+    return value
 
 
 def _support(record: Mapping[str, Any], where: str) -> frozenset[tuple[str | int, ...]] | None:

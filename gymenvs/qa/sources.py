@@ -133,8 +133,15 @@ def open_retriever(retriever: Any, source: Source) -> Retriever:
 
 
 def open_index(folder: Path) -> Retriever:
-    """The retriever of an index folder. Raises ValueError where it is none, or one that wants an encoder of its own."""
-    kind = read_facts(folder).get("kind")
+    """The retriever of an index folder.
+
+    Raises:
+        ValueError: it is none, has no passage, or wants an encoder of its own.
+    """
+    facts = read_facts(folder)
+    kind = facts.get("kind")
+    if facts.get("passages") == 0:
+        raise ValueError(f"{folder}: the index holds no passage, so that no search would find anything; build it anew")
     if kind == "bm25":
         return open_bm25(str(folder.resolve()))
     if kind == "tantivy":

@@ -27,7 +27,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Passage]:
 
     Raises:
         ValueError: a line is no JSON object, has no text, or has an id that came before; it names file, line and
-            field.
+            field. Or there is no passage at all, once the end is reached.
     """
     seen: set[str] = set()
     with open_packed(Path(path)) as file:
@@ -43,6 +43,8 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Passage]:
                 raise ValueError(f"{where}: the id {passage.id!r} came before; ids of a corpus are unique")
             seen.add(passage.id)
             yield passage
+    if not seen:
+        raise ValueError(f'{path}: the corpus holds no passage; wanted JSON lines of {{"id": ..., "contents": ...}}')
 
 
 def _passage(record: Any, number: int) -> Passage:
