@@ -13,11 +13,22 @@ ID = "tests/Copy-v0"
 
 
 class CopyWorld(gymnasium.Env[str, str]):
-    """Observation: the wanted thing. Success: it was named in every turn."""
+    """Observation: the wanted thing. Success: it was named in every turn.
 
-    def __init__(self, turns: int = 1, fail_at: int | None = None, listed: bool = True, numbered: bool = True) -> None:
+    `fail_at`: the turn that raises, -1 the reset; `broken_every` n: the seeds 1, n + 1, 2n + 1, ... cannot be reset.
+    """
+
+    def __init__(
+        self,
+        turns: int = 1,
+        fail_at: int | None = None,
+        listed: bool = True,
+        numbered: bool = True,
+        broken_every: int | None = None,
+    ) -> None:
         self.observation_space = UnicodeText(100)
         self.action_space = UnicodeText(100)
+        self.broken_every = broken_every
         self.turns, self.fail_at, self.listed, self.numbered = turns, fail_at, listed, numbered
 
     def _info(self, action: str | None, valid: bool, success: bool) -> dict[str, Any]:
@@ -36,7 +47,7 @@ class CopyWorld(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         self.wanted = [WORDS[int(self.np_random.integers(len(WORDS)))] for _ in range(self.turns)]
         self.said: list[str] = []
-        if self.fail_at == -1:
+        if self.fail_at == -1 or (self.broken_every and seed is not None and seed % self.broken_every == 1):
             raise RuntimeError("the world broke")
         case = f"case {seed} " if self.numbered else ""
         return f"{case}wants {self.wanted[0]}", self._info(None, True, False)

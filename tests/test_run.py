@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import rtmc
-from rtmc import read_rollouts
+from rtmc import Stop, read_rollouts
 from rtmc.cli import main
 from rtmc.train import config as configuration
 from rtmc.train.build import build
@@ -222,6 +222,10 @@ def test_reinforcement_learning_learns(tmp_path: Path, model_folder: Path) -> No
         (["method=rtcm"], "unknown estimator 'rtcm'; did you mean `rtmc`"),
         (["env.id=rtmc.gymenvs:rtmc/Houshold-v0"], "Houshold-v0"),
         (['env.kwargs={split="tinny"}'], "tinny"),
+        (
+            [f'env.id="{copyworld.ID}"', "env.kwargs={fail_at=-1}"],
+            "its first task cannot start: RuntimeError: the world broke",
+        ),
         (["model.name=/no/such/folder"], "/no/such/folder: no such folder"),
         (["model.device=cuda"], "no GPU") if not torch.cuda.is_available() else (["steps=0"], "`steps`"),
         (["credit.options={gama=1}"], "gama"),
@@ -352,6 +356,20 @@ def test_training_tasks_never_start_like_held_out_ones(tmp_path: Path, model_fol
     parts.held_out_texts = frozenset(f"wants {word}" for word in copyworld.WORDS)
     with pytest.raises(TrainingStopped, match="too few tasks"):
         trainer.fresh_tasks(1)
+
+
+def test_tasks_that_cannot_start_are_data_of_a_run(base: list[str], tmp_path: Path) -> None:
+    """Also among the held-out tasks, and where training looks for tasks that start otherwise than those."""
+    copyworld.register()
+    run = tmp_path / "out"
+    world = [f'env.id="{copyworld.ID}"', "env.kwargs={broken_every=2}", "tasks_per_step=4", "steps=2"]
+    assert train_command(base[0], world, str(run), None, False) == 0
+    rollouts = [r for step in (1, 2) for r in read_rollouts(run / "rollouts" / f"step-{step}.jsonl")]
+    broken = [r for r in rollouts if r.error]
+    assert {r.error for r in broken} == {"reset: RuntimeError: the world broke"}
+    assert {r.stop for r in broken} == {Stop.ERROR}
+    assert 0 < len(broken) < len(rollouts)
+    assert len({r.task_id for r in broken}) == 4  # every second of eight seeds
 
 
 def test_one_folder_one_process(base: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

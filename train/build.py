@@ -20,7 +20,7 @@ from rtmc.signatures import get_signature
 from rtmc.train import models
 from rtmc.train.acting import acting_of
 from rtmc.train.agent import ModelAgent
-from rtmc.train.collect import Collector
+from rtmc.train.collect import Collector, first_observation
 from rtmc.train.config import Config, Credit, Explore, Prompt
 from rtmc.train.evaluate import held_out_seeds
 from rtmc.train.examples import expert_examples
@@ -221,7 +221,12 @@ def _check_method(config: Config) -> None:
 def _check_env(config: Config, make_env: Callable[[], gymnasium.Env]) -> None:
     env = make_env()
     try:
-        observation, info = env.reset(seed=0)
+        try:
+            observation, info = env.reset(seed=0)
+        except Exception as error:
+            raise RunError(
+                f"`env.id` = {config.env.id}: its first task cannot start: {type(error).__name__}: {error}"
+            ) from error
         missing = [name for name in _INFO if name not in info]
         if missing or not isinstance(observation, str):
             what = (
@@ -244,7 +249,7 @@ def _check_env(config: Config, make_env: Callable[[], gymnasium.Env]) -> None:
 def _check_enough_tasks(config: Config, make_env: Callable[[], gymnasium.Env], texts: frozenset[str]) -> None:
     env = make_env()
     try:
-        if all(str(env.reset(seed=seed)[0]) in texts for seed in range(200)):
+        if all(first_observation(env, seed) in texts for seed in range(200)):
             raise RunError(
                 f"`evaluation.tasks` = {config.evaluation.tasks}: the environment has too few tasks, all of 200 drawn "
                 "start like a held-out one. Lower it, or widen `env.kwargs`"
@@ -279,6 +284,6 @@ def _same_split(config: Config) -> str | None:
 def _first_texts(make_env: Callable[[], gymnasium.Env], seeds: list[int]) -> list[str]:
     env = make_env()
     try:
-        return [str(env.reset(seed=seed)[0]) for seed in seeds]
+        return [text for seed in seeds if (text := first_observation(env, seed)) is not None]
     finally:
         env.close()

@@ -46,6 +46,14 @@ class _Seat:
     done: bool = False
 
 
+def first_observation(env: gymnasium.Env, seed: int) -> str | None:
+    """The text that a task starts with; None where it can't start, which its episodes will tell."""
+    try:
+        return str(env.reset(seed=int(seed))[0])
+    except Exception:  # a task that breaks is data, not the end of a run
+        return None
+
+
 class Collector:
     """Plays tasks of one environment with one policy; owns the environments and the answers that are still valid."""
 
@@ -99,12 +107,11 @@ class Collector:
                 on_turn(sum(not seat.done for seat in seats), len(seats))
         return [[seat.episode for seat in group] for group in groups]
 
-    def first_observation(self, seed: int) -> str:
+    def first_observation(self, seed: int) -> str | None:
         """The text that a task starts with: what tells tasks of a held-out set from those of training."""
         if not self._envs:
             self._envs.append(self.make_env())
-        observation, _ = self._envs[0].reset(seed=int(seed))
-        return str(observation)
+        return first_observation(self._envs[0], seed)
 
     def _seat(self, env: gymnasium.Env, seed: int, member: int, draw: Sequence[int]) -> _Seat:
         rollout = Rollout(f"seed {seed}", f"{seed}-{member}", steps=[], reward=math.nan)
