@@ -1,11 +1,14 @@
 """Which signatures fit a log, and which of its steps were valid."""
 
 import json
+import os
+import threading
 
 import pytest
 
 from rtmc import Rollout, Step, read_rollouts
-from rtmc.logs.domain import signatures_for
+from rtmc.logs.credit import credit_logs
+from rtmc.logs.domain import Choice, signatures_for
 from rtmc.logs.validity import is_refused, mark_valid
 from tests.logsamples import ALFWORLD_GAME, FILES
 
@@ -128,3 +131,77 @@ def test_the_real_refusals(shared):
         "pydicom-1458.windowed": [5, 6, 7],
         "test-repo-1c2844": [],
     }
+
+
+def mixed_task() -> list[dict]:
+    """Three rollouts search before they answer, and are right; three answer at once, and are wrong."""
+    records = []
+    for at in range(3):
+        looked = [
+            {"role": "user", "content": "Capital?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "1", **call("search", query="capital")}]},
+            {"role": "tool", "tool_call_id": "1", "content": "Paris is the capital."},
+            {"role": "assistant", "content": "Paris"},
+        ]
+        at_once = [{"role": "user", "content": "Capital?"}, {"role": "assistant", "content": "Lyon"}]
+        records.append({"task_id": "q", "rollout_id": f"s{at}", "reward": 1.0, "messages": looked})
+        records.append({"task_id": "q", "rollout_id": f"d{at}", "reward": 0.0, "messages": at_once})
+    return records
+
+
+def test_rollouts_of_a_task_are_compared_by_one_name(tmp_path):
+    """The first turn, whether to search, is one decision: half of the rollouts take each way, and one way wins."""
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in mixed_task()))
+    told = []
+    credit = credit_logs([path], on_rollout=told.append)
+    assert credit.signatures == {"qa": 6}
+    assert len(told) == credit.known == 6  # each once, though the file was read twice
+    assert not [note for note in credit.notes if "--signatures" in note]
+    first = [record for record in credit.records() if record["step"] == 0]
+    assert {record["state"] for record in first} == {"asked:|seen:"}
+    assert {record["action"] for record in first} == {"search:capital", "answer:lyon"}
+    for record in first:  # V = 1/2, Q = 1 and 0, drawn together a little by the prior
+        right = 0.5 if record["action"] == "search:capital" else -0.5
+        assert record["advantage"]["rtmc"] == pytest.approx(right, abs=0.02)
+
+
+def test_a_pipe_is_not_read_again_and_says_so(tmp_path):
+    fifo = tmp_path / "log.jsonl"
+    os.mkfifo(fifo)
+    text = "".join(json.dumps(record) + "\n" for record in mixed_task())
+    writer = threading.Thread(target=fifo.write_text, args=(text,), daemon=True)
+    writer.start()
+    credit = credit_logs([fifo], {"grpo": {}})
+    writer.join()
+    assert credit.signatures == {"qa": 3, "text": 3}
+    (note,) = (note for note in credit.notes if "--signatures" in note)
+    assert "1 task has rollouts that ask for different signatures" in note
+    assert "'q' (qa for 3, text for 3)" in note
+
+
+@pytest.mark.parametrize(
+    ("names", "agreed"),
+    [
+        (["text", "text", "qa"], "qa"),
+        (["swe", "qa", "swe", "text"], "swe"),
+        (["swe", "qa"], "qa"),
+        (["env", "text"], "text"),
+        (["env", "qa"], "qa"),
+    ],
+)
+def test_the_name_that_a_task_gets(names, agreed):
+    steps = {
+        "text": [Step("x", "a")],
+        "qa": [Step("x", "<search>y</search>")],
+        "swe": [Step("x", "a", tool_calls=[call("bash")])],
+        "env": [Step("x", "a", state_key="s", action_key="a")],
+    }
+    choice = Choice()
+    assert [choice(Rollout("t", str(at), steps[name])) for at, name in enumerate(names)] == names
+    choice(Rollout("other", "r", steps["text"]))
+    choice(Rollout("t", "empty", []))
+    assert choice.agreed() == {"t": agreed}
+    again = Choice(choice.agreed())
+    assert {again(Rollout("t", str(at), steps[name])) for at, name in enumerate(names)} == {agreed}
+    assert not again.mixed

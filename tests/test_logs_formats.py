@@ -332,3 +332,31 @@ def test_every_format_has_a_sample(tmp_path):
     for name in FILES:
         met |= set(read(tmp_path, name)[1])
     assert met == set(FORMATS)
+
+
+NO_BEGINNING = (
+    "I look.\n<function=search>\n<parameter=search_term>foo</parameter>\n</function>\nExecution output of [search]:\nNo"
+)
+
+
+def test_rollouts_that_begin_with_nothing_are_of_no_common_task(tmp_path):
+    """What isn't known to be one task is not compared: each is named by its place, or the instance of its file."""
+    text = json.dumps({"output": NO_BEGINNING, "reward": 1.0})
+    files = {
+        "a/log.txt": NO_BEGINNING,
+        "b/log.txt": NO_BEGINNING,
+        "owner__repo-7.txt": NO_BEGINNING,
+        "step-1.jsonl": f"{text}\n{text}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tasks = [rollout.task_id for rollout in LogReader([tmp_path])]
+    assert len(set(tasks)) == len(tasks) == 5
+    assert "owner__repo-7" in tasks
+    assert {str(tmp_path / "a/log.txt"), str(tmp_path / "step-1.jsonl") + ":2"} <= set(tasks)
+    # What begins with the same words is of one task, wherever it stands.
+    (tmp_path / "c.txt").write_text("Fix it.\n\n" + NO_BEGINNING)
+    (tmp_path / "d.txt").write_text("Fix  it.\n\n" + NO_BEGINNING)
+    first, second = (rollout.task_id for rollout in LogReader([tmp_path / "c.txt", tmp_path / "d.txt"]))
+    assert first == second

@@ -105,6 +105,17 @@ def test_how_a_session_ended(tmp_path, error, truncated, stop):
     assert (rollout.truncated, rollout.stop) == (truncated, stop)
 
 
+@pytest.mark.parametrize("history", [None, []])
+def test_an_instance_that_crashed(tmp_path, history):
+    """As the evaluation writes it after its retries: a rollout without a step, which ended in an error."""
+    crashed = {"instance_id": "owner__repo-11", "test_result": {}, "instruction": None, "metadata": None}
+    crashed |= {"history": history, "metrics": None, "error": "Maximum retries (5) reached: no image"}
+    found, formats = read(tmp_path, OPENHANDS, crashed)
+    assert formats == {"openhands": 2}
+    assert (found[1].task_id, found[1].steps, found[1].stop) == ("owner__repo-11", [], Stop.ERROR)
+    assert "Maximum retries (5) reached: no image" in found[1].error
+
+
 def test_a_chat_under_the_name_trajectory(tmp_path):
     for more in ({}, {"info": {"x": 1}}):
         (rollout,), formats = read(tmp_path, {**TRAJECTORY_CHAT, **more})

@@ -24,11 +24,12 @@ def told(signature, steps):
         step.observation = steps[place - 1].answer or ""
     signature = get_signature(signature)
     state = signature.state(Rollout("t", "r", steps))
-    states = [state.key()]
+    states, actions = [state.key()], []
     for step in steps:
+        actions.append(getattr(state, "action", signature.action)(step))
         state.update(step)
         states.append(state.key())
-    return states, [signature.action(step) for step in steps]
+    return states, actions
 
 
 # qa
@@ -36,7 +37,16 @@ def told(signature, steps):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("The  Beatles!", "beatles"), ("the-end", "theend"), ("An apple a day", "apple day"), ("Élan,", "élan"), ("", "")],
+    [
+        ("The  Beatles!", "beatles"),
+        ("the-end", "theend"),
+        ("An apple a day", "apple day"),
+        ("Élan,", "élan"),
+        ("", ""),
+        ("A", "a"),
+        ("The The!", "the the"),
+        ("?!", "?!"),
+    ],
 )
 def test_the_normal_form_is_that_of_grading(text, expected):
     assert normal_form(text) == expected
@@ -62,6 +72,40 @@ def test_what_an_agent_asks(step, key):
     assert get_signature("qa").action(step) == key
 
 
+LOOKED = Step("", "", tool_calls=tool("search", query="Capital"), answer="Paris is the capital.")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("Paris", "answer:paris"),
+        ("Lyon.", "answer:lyon"),
+        ("I looked it up.\n**Answer:** Paris", "answer:paris"),
+        ("Final answer: The Hague\n", "answer:hague"),
+        ("Answer: Lyon? No.\nAnswer: Paris.", "answer:paris"),
+        ("So the answer is Paris. It lies on the Seine.", "answer:paris"),
+        ("The answer is: St. Paul.", "answer:st paul"),
+        ("Thus $\\boxed{42}$.", "answer:42"),
+        ("I have no answer", "answer:i have no answer"),
+        ("", "think"),
+    ],
+)
+def test_a_last_message_without_a_call_is_the_answer(text, key):
+    states, actions = told("qa", [LOOKED, Step("", text)])
+    assert actions == ["search:capital", key]
+    assert ("|answered:" in states[-1]) == (key != "think")
+    assert told("qa", [Step("", text)])[1] == [key]  # without having looked
+
+
+def test_what_is_no_answer_but_a_thought():
+    said = Step("", "Paris")
+    assert told("qa", [Step("", "Paris", answer="Go on."), LOOKED])[1][0] == "think"  # something came back
+    tags = Step("", "<search>capital</search>", answer="Paris is the capital.")
+    assert told("qa", [tags, said])[1] == ["search:capital", "think"]  # there it takes the tag
+    react = Rollout("t", "r", [Step("", "Thought 1: it is Paris.")], meta={"format": "react"})
+    assert get_signature("qa").state(react).action(react.steps[0]) == "think"
+
+
 def test_documents_are_known_by_id_title_or_text():
     passages = '<information>Doc 1(Title: "Wolf") A film.\nDoc 2(Title: "Sheep") An animal.\n</information>'
     same = '<information>Doc 1(Title: "Sheep") An  animal.\nDoc 2(Title: "Wolf") a film.\n</information>'
@@ -74,7 +118,11 @@ def test_documents_are_known_by_id_title_or_text():
     assert re.fullmatch(r"sheep#\w{6};wolf#\w{6}", seen(passages))
     assert seen(passages.replace("animal", "insect")) != seen(passages)
     assert seen(ids) == "12;7"
-    assert seen(WIKI) == seen("") == seen("Answer is INCORRECT") == ""
+    assert (
+        seen(WIKI) == seen("") == seen("Answer is INCORRECT") == seen("No Results") == seen("No results found.") == ""
+    )
+    assert re.fullmatch(r"no country for old#\w{6}", seen("No Country for Old Men is a film."))
+    assert re.fullmatch(r"a#\w{6}", seen("Doc 1(Title: A) The letter."))
     assert re.fullmatch(r"wolf and sheep is#\w{6}", seen("Wolf and Sheep is a film. It won."))
     assert seen("(Result 1 / 2) Wolf is a film.") == seen("Wolf is a film.")
 

@@ -62,7 +62,7 @@ def _read_text(text: str, place: Place, facts: Facts) -> Iterator[Rollout]:
         if math.isnan(own.reward):
             own = replace(own, reward=reward)
         here = place if len(games) == 1 else replace(place, item=number)
-        yield made(NAME, here, own, chain(_steps(body), intro), _task(intro))
+        yield made(NAME, here, own, chain(_steps(body), intro), _task(intro, place))
 
 
 def _games(text: str) -> Iterator[tuple[str, str, float]]:
@@ -100,10 +100,10 @@ def _steps(body: str) -> list[Step]:
     return steps
 
 
-def _task(intro: str) -> str:
+def _task(intro: str, place: Place) -> str:
     goal = _GOAL.search(intro)
     words = goal.group(1) if goal else ""
-    return task_from_text(f"{words} {intro}")
+    return task_from_text(f"{words} {intro}", place)
 
 
 FORMAT = Format(NAME, "household", _matches, _read, _is_text, _read_text)

@@ -64,7 +64,9 @@ def _read(record: Any, place: Place) -> Iterator[Rollout]:
     system, steps = steps_of(messages)
     known = {key: value for key, value in record.items() if key not in _CHATS}
     begin = steps[0].observation if steps else "\n".join(str(message.get("content") or "") for message in messages)
-    rollout = made(NAME, place, facts_of(known), steps, task_from_text(f"{system or ''}\n{begin}"), system=system)
+    rollout = made(
+        NAME, place, facts_of(known), steps, task_from_text(f"{system or ''}\n{begin}", place), system=system
+    )
     rollout.messages = messages
     yield rollout
 

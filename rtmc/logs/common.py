@@ -117,10 +117,13 @@ def _text_of_part(part: dict[str, Any]) -> str:
     return part["text"] if isinstance(part.get("text"), str) else ""
 
 
-def task_from_text(text: str) -> str:
+def task_from_text(text: str, place: Place) -> str:
     """A task's name from the text that poses it: its first words and 8 hex digits of its hash, so that rollouts of
-    the same words are of one task."""
+    the same words are of one task. Nothing tells that rollouts that begin with nothing are of one: each is named by its
+    place, or by the instance in the name of a file that holds no other."""
     plain = " ".join(text.split())
+    if not plain:
+        return (_instance(place) if place.file_id == place.stem else None) or str(place)
     words = re.findall(r"[A-Za-z0-9]+", plain)[:8]
     digest = hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return "-".join([*(word.lower() for word in words), digest])
@@ -129,11 +132,12 @@ def task_from_text(text: str) -> str:
 def task_from_place(place: Place) -> str:
     """A task's name from a file's: the instance (`owner__name-123`, `name-123`) that the file's or its folder's name
     begins with, else the stem."""
-    for name in (place.stem, place.path.parent.name):
-        found = _INSTANCE.match(name)
-        if found:
-            return found.group()
-    return place.stem
+    return _instance(place) or place.stem
+
+
+def _instance(place: Place) -> str | None:
+    found = _INSTANCE.match(place.stem) or _INSTANCE.match(place.path.parent.name)
+    return found.group() if found else None
 
 
 def shell_call(command: str) -> dict[str, Any]:

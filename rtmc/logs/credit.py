@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rtmc.errors import EstimatorError, RolloutError, unknown_name
-from rtmc.logs.domain import signatures_for
+from rtmc.logs.domain import Choice
 from rtmc.logs.reader import LogReader
 from rtmc.logs.rewards import Rewards
 from rtmc.logs.validity import mark_valid
@@ -246,7 +246,8 @@ def credit_logs(
 
     paths          files or folders, as `LogReader` reads them
     methods        method -> its options; by default RTMC with the paper's
-    signatures     a name, options included; "auto" chooses for each rollout what fits its form (domain.py)
+    signatures     a name, options included; "auto" chooses for each task what fits its rollouts (domain.py); where
+                   those of a task differ, files are read a second time; a pipe cannot be, and gets a note
     rewards        sidecar files (rewards.py), also as "RUN=FILE"; what they say replaces what a log says
     step_rewards   fill in +0.005 for a valid step, -0.005 for an invalid one, +0.05 for a validation (`tabulate`)
     skip_bad, format, progress   as of `LogReader`
@@ -262,9 +263,45 @@ def credit_logs(
     if not chosen:
         get_signature(signatures)
     sidecar = Rewards.read(rewards)
+    choice = Choice()
     reader = LogReader(paths, format, skip_bad, progress)
     sidecar.know(reader.paths)
-    credit = Credit(StepTable.from_rows([]), {}, chosen=chosen)
+    credit, absent = _read(reader, sidecar, choice if chosen else signatures, step_rewards, on_rollout)
+    # That a task's rollouts look unlike shows only when all are read; what is read once more gives the same rollouts.
+    again = choice.mixed and all(path.is_file() for path in reader.paths)
+    if again:
+        choice = Choice(choice.agreed())
+        reader = LogReader(paths, format, skip_bad, progress)
+        credit, absent = _read(reader, sidecar, choice, step_rewards, None)
+    credit.chosen = chosen
+    credit.signatures = choice.counts if chosen else Counter({str(signatures): credit.table.n_rollouts})
+    if not reader.formats:
+        named = ", ".join(fspath(path) for path in paths[:3])
+        why = (
+            f": all {reader.skipped} records are malformed, first {reader.skipped_examples[0]}"
+            if reader.skipped
+            else ""
+        )
+        raise RolloutError(f"{named}: no rollout was found{why or '; the file is empty'}")
+    credit.notes = [
+        *_notes_of_reading(reader),
+        *_notes_of_signatures(choice),
+        *_notes_of_rewards(credit, sidecar, absent),
+    ]
+    for name, options in methods.items():
+        credit.estimates[name] = _estimate(credit.table, name, options)
+    return credit
+
+
+def _read(
+    reader: LogReader,
+    sidecar: Rewards,
+    signatures: str | Choice,
+    step_rewards: bool,
+    on_rollout: Callable[[Rollout], None] | None,
+) -> tuple[Credit, int]:
+    """What the logs hold, without its estimates; and how many rollouts count as absent."""
+    credit = Credit(StepTable.from_rows([]), {})
     absent = 0
 
     def rollouts() -> Iterator[Rollout]:
@@ -285,32 +322,13 @@ def credit_logs(
                 on_rollout(rollout)
             yield rollout
 
-    def choose(rollout: Rollout) -> str:
-        name = signatures_for(rollout)
-        credit.signatures[name] += 1
-        return name
-
-    made_by = choose if chosen else signatures
     # Without `--step-rewards` the steps keep the rewards their logs give them, and get no others.
     if step_rewards:
-        credit.table = tabulate(rollouts(), made_by, dtype=torch.float64)
+        credit.table = tabulate(rollouts(), signatures, dtype=torch.float64)
     else:
-        credit.table = tabulate(rollouts(), made_by, 0.0, 0.0, 0.0, dtype=torch.float64)
-    if not chosen:
-        credit.signatures[signatures] = credit.table.n_rollouts
+        credit.table = tabulate(rollouts(), signatures, 0.0, 0.0, 0.0, dtype=torch.float64)
     credit.formats, credit.files, credit.skipped = reader.formats, reader.files, reader.skipped
-    if not reader.formats:
-        named = ", ".join(fspath(path) for path in paths[:3])
-        why = (
-            f": all {reader.skipped} records are malformed, first {reader.skipped_examples[0]}"
-            if reader.skipped
-            else ""
-        )
-        raise RolloutError(f"{named}: no rollout was found{why or '; the file is empty'}")
-    credit.notes = [*_notes_of_reading(reader), *_notes_of_rewards(credit, sidecar, absent)]
-    for name, options in methods.items():
-        credit.estimates[name] = _estimate(credit.table, name, options)
-    return credit
+    return credit, absent
 
 
 def _estimate(table: StepTable, name: str, options: Mapping[str, Any]) -> Estimate:
@@ -353,6 +371,17 @@ def _notes_of_reading(reader: LogReader) -> Iterator[str]:
     if reader.passed_over:
         files = "file is no log and was" if len(reader.passed_over) == 1 else "files are no logs and were"
         yield f"{len(reader.passed_over)} {files} passed over, first {reader.passed_over[0]}"
+
+
+def _notes_of_signatures(choice: Choice) -> Iterator[str]:
+    if choice.mixed:
+        tasks = "1 task has" if len(choice.mixed) == 1 else f"{len(choice.mixed)} tasks have"
+        task, names = next(iter(choice.mixed.items()))
+        found = ", ".join(f"{name} for {count}" for name, count in names.most_common())
+        yield (
+            f"{tasks} rollouts that ask for different signatures, which keeps their states apart, first {task!r} "
+            f"({found}): name one with --signatures"
+        )
 
 
 def _notes_of_rewards(credit: Credit, sidecar: Rewards, absent: int) -> Iterator[str]:

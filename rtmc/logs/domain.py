@@ -1,4 +1,4 @@
-"""Which signatures fit a rollout, told from the format it was read from, or from what its steps do.
+"""Which signatures fit a rollout, and so its task, told from the format it was read from, or from what its steps do.
 
 What this is not: a guess that goes unsaid. Whoever uses it says which signatures it chose; a name given by the user
 overrides it.
@@ -7,6 +7,8 @@ overrides it.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rtmc.logs.detect import FORMATS
@@ -51,6 +53,42 @@ def signatures_for(rollout: Rollout) -> str:
     if tools & _QA_TOOLS:
         return "qa"
     return next((name for name in map(_told, steps) if name), "text")
+
+
+class Choice:
+    """The signatures of rollouts that come one after the other, as `tabulate` asks for them.
+
+    A task's rollouts are compared by one name: `fixed` gives it by task; `agreed` says, once all have come, what it is.
+
+    counts   name -> rollouts that got it
+    mixed    task -> its rollouts by name, of the tasks that got several
+    """
+
+    def __init__(self, fixed: Mapping[str, str] | None = None) -> None:
+        self._fixed = fixed or {}
+        self._names: dict[str, Counter[str]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, rollout: Rollout) -> str:
+        name = self._fixed.get(rollout.task_id) or signatures_for(rollout)
+        self.counts[name] += 1
+        if rollout.steps:  # else there is nothing to compare, and nothing that tells its form
+            self._names.setdefault(rollout.task_id, Counter())[name] += 1
+        return name
+
+    @property
+    def mixed(self) -> dict[str, Counter[str]]:
+        return {task: names for task, names in self._names.items() if len(names) > 1}
+
+    def agreed(self) -> dict[str, str]:
+        """One name for each mixed task: the commonest that reads acts (of equals the first by alphabet), for a rollout
+        that does nothing by which it could be known is of its task all the same; "text" where there is none, as the
+        environment's own keys are not in all of them."""
+        found = {}
+        for task, names in self.mixed.items():
+            able = sorted((-count, name) for name, count in names.items() if name not in ("env", "text"))
+            found[task] = able[0][1] if able else "text"
+        return found
 
 
 def _told(step: Step) -> str:

@@ -63,13 +63,21 @@ def _kind_of(event: dict[str, Any]) -> str | None:
 
 
 def _matches(record: dict[str, Any]) -> bool:
-    return "messages" not in record and "trajectory" not in record and is_events(record.get("history"))
+    if "messages" in record or "trajectory" in record:
+        return False
+    return is_events(record.get("history")) or _crashed(record)
+
+
+def _crashed(record: dict[str, Any]) -> bool:
+    """Whether it is what the evaluation writes of an instance that failed before its agent did anything."""
+    named = "instance_id" in record and "history" in record and ("error" in record or "test_result" in record)
+    return named and record["history"] in (None, [])
 
 
 def _read(record: Any, place: Place) -> Iterator[Rollout]:
     if isinstance(record, list):
         record = {"history": record}
-    messages = checked_messages(_messages(list(_events(record["history"]))))
+    messages = checked_messages(_messages(list(_events(record["history"] or []))))
     system, steps = steps_of(messages)
     facts = facts_of({key: value for key, value in record.items() if key not in ("history", "id")})
     reward = facts.reward
@@ -86,7 +94,7 @@ def _read(record: Any, place: Place) -> Iterator[Rollout]:
         place,
         replace(facts, reward=reward, truncated=facts.truncated or cut),
         steps,
-        task_from_text(f"{system or ''}\n{posed}"),
+        task_from_text(f"{system or ''}\n{posed}", place),
         system=system,
         error=None if cut or error is None else short(error, 300),
     )

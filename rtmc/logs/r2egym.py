@@ -52,7 +52,7 @@ def _read(record: dict[str, Any], place: Place) -> Iterator[Rollout]:
         place,
         replace(facts, truncated=facts.truncated or cut),
         chain(steps, facts.prompt),
-        _task(record) or task_from_text(facts.prompt),
+        _task(record) or task_from_text(facts.prompt, place),
         error=reason if "error" in reason else None,
         meta={"exit_status": reason} if reason else {},
     )
@@ -72,10 +72,10 @@ def _read_text(text: str, place: Place, facts: Facts) -> Iterator[Rollout]:
     if is_templated(facts.prompt + text):
         system, steps = steps_of(messages_of(facts.prompt + text))
         prompt = steps[0].observation if steps else facts.prompt
-        yield made(NAME, place, facts, steps, task_from_text(prompt), system=system)
+        yield made(NAME, place, facts, steps, task_from_text(prompt, place), system=system)
         return
     prompt, steps = _split(text, facts.prompt)
-    yield made(NAME, place, facts, chain(steps, prompt), task_from_text(prompt))
+    yield made(NAME, place, facts, chain(steps, prompt), task_from_text(prompt, place))
 
 
 def _split(text: str, prompt: str) -> tuple[str, list[Step]]:

@@ -61,7 +61,7 @@ def _read_text(text: str, place: Place, facts: Facts) -> Iterator[Rollout]:
             here,
             own,
             chain(steps, prompt),
-            task_from_text(_posed(head or prompt)) if head or prompt else here.stem,
+            task_from_text(_posed(head or prompt), here),
         )
 
 

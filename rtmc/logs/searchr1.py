@@ -77,7 +77,7 @@ def _read_text(text: str, place: Place, facts: Facts) -> Iterator[Rollout]:
         place,
         facts,
         chain(turns(without_ends(response)), prompt),
-        task_from_text(posed) if posed else place.default_id,
+        task_from_text(posed, place),
     )
 
 

@@ -1,14 +1,17 @@
 """`qa`: what was asked, which documents were seen, what was answered, in no order.
 
 Action key: `search:QUERY`, `lookup:QUERY`, `answer:TEXT`, another tool's `name:ARGUMENTS`, or `think`; texts in the
-form in which answers are graded (lower case, no punctuation, no articles, single spaces: SQuAD, HotpotQA, Search-R1).
+form in which answers are graded (lower case, no punctuation, no articles, single spaces: SQuAD, HotpotQA, Search-R1;
+of a text that would leave nothing, such as the title "A", as much is taken away as leaves something).
 State key: `asked:Q;Q|seen:DOC;DOC|answered:TEXT`, each a sorted set.
 
 A document's id is the one the answer gives (JSON results), or its title and a hash of its text (`Doc 1(Title: ...)`
 passages), or the first words and a hash of the text (a page shown whole). A search without a result shows none.
 
-Read are structured calls, Search-R1's tags, and ReAct's `Search[...]`, `Lookup[...]`, `Finish[...]`.
-What this is not: queries of one meaning in other words stay apart.
+Read are structured calls, Search-R1's tags, and ReAct's `Search[...]`, `Lookup[...]`, `Finish[...]`. In a rollout that
+writes neither tags nor ReAct's forms, a last message without a call, to which nothing came back, is the answer: what
+stands in its last `\\boxed{...}` or after its last `answer:` or `answer is`, else all of it.
+What this is not: queries of one meaning in other words stay apart, and so do answers within differing sentences.
 """
 
 from __future__ import annotations
@@ -33,9 +36,11 @@ _INPUT = re.compile(r"^Action: *(\w+) *\nAction Input: *(.*)$", re.M)
 _DOCUMENT = re.compile(r"(?:\A|(?<=\s)|(?<=>))Doc \d{1,6} ?\(Title: ")
 _TAGS_AROUND = re.compile(r"</?information>|^\s*Observation(?: \d+)?:|^\s*\(Result \d+ ?/ ?\d+\)")
 _NOTHING = re.compile(
-    r"\s*(?:Could not find|No (?:results?|matches|documents|more results)|Invalid|My previous action is invalid"
+    r"\s*(?:Could not find|No (?i:results?|matches|documents|more results)|Invalid|My previous action is invalid"
     r"|Answer is|Episode finished|The last page Searched|There is no|Error)",
 )
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]+)\}")
+_SAID = re.compile(r"\banswer(?: is)?[ \t*_]*:[ \t*_]*(\S.*)$|\banswer is[ \t]+(\S.*?)(?:\.(?=\s)|$)", re.I | re.M)
 _ANSWERS = word_set("finish answer submit final_answer respond give_answer")
 _LOOKUPS = word_set("lookup find find_in_page")
 _SEARCHES = re.compile(r"search|retriev|wiki|query|browse|google|bing|bm25|fetch")
@@ -54,14 +59,18 @@ _QUERY = (
     "url",
 )
 _ANSWER = ("answer", "text", "response", "final_answer", "result", "input", "content", "output")
+_WRITTEN = ("react", "search-r1")  # formats of logs whose acts stand in the text
 # Documents of one answer, and characters of it that are read.
 _MAX_DOCUMENTS, _MAX_TEXT = 200, 200_000
 _MAX_ACTION = 10_000  # the act stands at the end of a message
 
 
 def normal_form(text: str) -> str:
-    """Lower case, without ASCII punctuation, without articles, single spaces (in this order)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without ASCII punctuation, without articles, single spaces (in this order); where that leaves
+    nothing, with its articles, and else with its punctuation."""
+    lower = text.lower()
+    bare = lower.translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split()) or " ".join(bare.split()) or " ".join(lower.split())
 
 
 class QaSignature:
@@ -83,16 +92,17 @@ class QaSignature:
 
     def action(self, step: Step) -> str:
         """`search:...`, `lookup:...`, `answer:...`, another tool's name and arguments, or `think`."""
-        return bounded(";".join(f"{kind}:{text}" for kind, text in _acts(step)) or "think")
+        return _key(_acts(step))
 
     def state(self, rollout: Rollout) -> _QaState:
         """A state before the first step."""
-        return _QaState(self)
+        return _QaState(self, _plain_answer(rollout))
 
 
 class _QaState:
-    def __init__(self, signature: QaSignature) -> None:
+    def __init__(self, signature: QaSignature, answering: Step | None) -> None:
         self._signature = signature
+        self._answering = answering
         self._asked: set[str] = set()
         self._seen: set[str] = set()
         self._answered = ""
@@ -105,9 +115,16 @@ class _QaState:
             parts.append(f"answered:{self._answered}")
         return bounded("|".join(parts))
 
+    def action(self, step: Step) -> str:
+        """The signature's key, but for the answer that is given as plain text."""
+        return _key(self._acts(step))
+
+    def _acts(self, step: Step) -> list[tuple[str, str]]:
+        return [("answer", normal_form(_said(step.action)))] if step is self._answering else _acts(step)
+
     def update(self, step: Step) -> None:
         looked = False
-        for kind, text in _acts(step):
+        for kind, text in self._acts(step):
             if kind == "answer":
                 self._answered = text
             elif kind != "think":
@@ -115,6 +132,27 @@ class _QaState:
                 looked = True
         if looked and step.answer is not None:
             self._seen.update(_documents(step.answer[:_MAX_TEXT]))
+
+
+def _key(acts: list[tuple[str, str]]) -> str:
+    return bounded(";".join(f"{kind}:{text}" for kind, text in acts) or "think")
+
+
+def _plain_answer(rollout: Rollout) -> Step | None:
+    """The step that answers in plain text, if the rollout has one; where acts are written in tags or in ReAct's form,
+    a text without them is no answer but a fault."""
+    last = rollout.steps[-1] if rollout.steps else None
+    if last is None or last.tool_calls or last.answer is not None or not last.action.strip():
+        return None
+    written = any(not step.tool_calls and _acts(step) for step in rollout.steps)
+    return None if written or rollout.meta.get("format") in _WRITTEN else last
+
+
+def _said(text: str) -> str:
+    """The answer within a last message."""
+    boxed = _BOXED.findall(text[-_MAX_ACTION:])
+    told = [one or other for one, other in _SAID.findall(text[-_MAX_ACTION:])]
+    return next(iter([*boxed[-1:], *told[-1:]]), text)
 
 
 def _acts(step: Step) -> list[tuple[str, str]]:
