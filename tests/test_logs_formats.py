@@ -360,3 +360,18 @@ def test_rollouts_that_begin_with_nothing_are_of_no_common_task(tmp_path):
     (tmp_path / "d.txt").write_text("Fix  it.\n\n" + NO_BEGINNING)
     first, second = (rollout.task_id for rollout in LogReader([tmp_path / "c.txt", tmp_path / "d.txt"]))
     assert first == second
+
+
+def test_a_prompt_and_a_completion_as_texts_are_one_turn(tmp_path):
+    path = tmp_path / "log.jsonl"
+    records = [
+        {"prompt": "Capital?", "completion": answer, "reward": reward} for answer, reward in (("Paris", 1), ("Lyon", 0))
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    rollouts = read_rollouts(path)
+    assert [[(step.observation, step.action) for step in rollout.steps] for rollout in rollouts] == [
+        [("Capital?", "Paris")],
+        [("Capital?", "Lyon")],
+    ]
+    assert len({rollout.task_id for rollout in rollouts}) == 1
+    assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]

@@ -140,7 +140,7 @@ def test_refusals(answer):
         (
             "git apply x.diff",
             "error: patch failed: a.py:1\nerror: a.py: patch does not apply",
-            "modify:replace@x.diff:error",
+            "modify:replace:293e@.:error",  # printf x.diff | md5sum
         ),
         ("rm a.py", "rm: cannot remove 'a.py': No such file or directory", "fileop:delete@a.py:error"),
         ("open a.py", "File a.py not found", "view:full@a.py:error"),

@@ -146,11 +146,28 @@ def test_a_patch_file_is_read_where_the_rollout_wrote_it(line):
     assert "|src/a.py:M:187e|" in states[-1]
 
 
+@pytest.mark.parametrize(
+    "line", ["git apply -R fix.patch", "patch -R -p1 < fix.patch", "git apply --reverse fix.patch"]
+)
+def test_a_patch_file_taken_back(line):
+    _, actions = of((f"cat > fix.patch <<'E'\n{PATCH}E", ""), (line, ""))
+    assert actions[1] == "modify:replace:187e@src/a.py".replace("187e", digest("b", "a", 4))
+
+
 def test_else_the_answer_names_the_files_that_are_patched():
     states, actions = of(("patch -p1 < x.patch", "patching file src/a.py\npatching file src/b.py"))
     assert actions == ["modify:replace@src/a.py"]
     assert states[-1] == f"src/a.py:M|src/b.py:M|{NONE}"
-    assert of(("git apply x.patch", ""))[1] == ["modify:replace@x.patch"]
+    back = of(("patch -R -p1 < x.patch", "patching file src/a.py"))[1]
+    assert back != of(("patch -p1 < x.patch", "patching file src/a.py"))[1]
+    # Where nothing tells them, something of the repository has changed, and not the patch.
+    states, actions = of(("git apply x.patch", ""), hash_chars=0)
+    assert (actions, states[-1]) == (["modify:replace@."], f".:M|{NONE}")
+    lines = ("git apply x.patch", "git apply -R x.patch", "git apply y.patch", "patch -R -p1 -i y.patch")
+    assert len({of((line, ""))[1][0] for line in lines}) == 4
+    framed = "<returncode>0</returncode>\n<output>\npatching file src/a.py</output>"
+    assert of(("patch -p1 < x.patch", framed))[1] == ["modify:replace@src/a.py"]
+    assert of(("patch a.py x.patch", ""), hash_chars=0)[1] == ["modify:replace@a.py"]
 
 
 @pytest.mark.skipif(shutil.which("sed") is None, reason="no sed to compare with")

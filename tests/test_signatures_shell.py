@@ -98,7 +98,7 @@ def brief(line):
         ("printf 'x' | tee -a a.py", ["modify a.py insert"]),
         ("> a.py", ["create a.py overwrite"]),
         ("touch a.py", ["create a.py touch"]),
-        ("git apply fix.patch", ["modify fix.patch patch"]),
+        ("git apply fix.patch", ["modify  patch"]),
         ("patch -p1 <<'EOF'\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\nEOF", ["modify x.py replace"]),
         ("git checkout -- a.py", ["fileop a.py revert"]),
         ("git checkout a.py", ["fileop a.py revert"]),

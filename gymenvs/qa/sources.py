@@ -78,7 +78,7 @@ class Listed:
 def _near(what: str, got: object, known: Iterable[str]) -> ValueError:
     names = list(known)
     close = get_close_matches(str(got), names, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ValueError(f"Search QA: unknown {what} {got!r}{hint} Known: {', '.join(names[:20])}{more}")
 

@@ -3,7 +3,7 @@
     {"messages": [...], "instance_id" | "problem_id" | "id" | ...: ..., "resolved" | "score" | ...: ...}
     {"trajectory": [{"role": ..., "content": ..., "tool_calls": ...}, ...], "instance_id": ..., "resolved": ...}
     {"conversations": [{"from": "human" | "gpt", "value": "..."}, ...]}
-    {"prompt": [...], "completion": [...], "reward": ...}
+    {"prompt": [...], "completion": [...], "reward": ...}   or both a text: one turn
     [{"role": ..., "content": ...}, ...]
 
 Where nothing names the task, rollouts that begin with the same messages are of one task. Calls may stand in

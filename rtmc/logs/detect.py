@@ -139,6 +139,11 @@ def _of_text_record(record: dict[str, Any], text: str, place: Place) -> Iterator
         for rollout in chat.FORMAT.read({**record, "messages": messages}, place):
             rollout.truncated = facts.truncated
             yield chat.NAME, rollout
+    elif facts.prompt.strip() and record.get("completion") is text:  # one turn, as trainers log it
+        messages = [{"role": "user", "content": facts.prompt}, {"role": "assistant", "content": text}]
+        for rollout in chat.FORMAT.read({**record, "messages": messages}, place):
+            rollout.truncated = facts.truncated
+            yield chat.NAME, rollout
     else:
         raise UnknownFormatError(
             "a record with a text in no known form: it has neither a chat template's markers, nor the calls of "

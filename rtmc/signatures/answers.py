@@ -140,6 +140,10 @@ _WRAPPING = re.compile(
 )
 
 
+# Output without a line end at its own, as mini-swe-agent frames it.
+_UNENDED = re.compile(r"([^\n>])(?=</output>\s*\Z)")
+
+
 def plain(answer: str) -> str:
     """The answer as text with plain line ends; the JSON forms of mini-swe-agent and of Codex are spelled out."""
     if answer.startswith("{") and any(f'"{key}"' in answer for key in _STATUS_KEYS):
@@ -164,7 +168,8 @@ def plain(answer: str) -> str:
             head = "" if status is None else f"<returncode>{status}</returncode>\n"
             if status is not None or any(parts):
                 answer = head + "\n".join(str(part) for part in parts if part)
-    return answer.replace("\r\n", "\n") if "\r" in answer else answer
+    answer = answer.replace("\r\n", "\n") if "\r" in answer else answer
+    return _UNENDED.sub(r"\1\n", answer)
 
 
 def ends(answer: str) -> str:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from rtmc.signatures.editors import understood_edit_block, understood_words
-from rtmc.signatures.edits import patch_effects, reversed_effects
+from rtmc.signatures.edits import patch_effects, patched_by, reversed_effects
 from rtmc.signatures.effects import Effect, Understood, Unit
 from rtmc.signatures.gitcommands import git_effects
 from rtmc.signatures.inplace import edited_in_place
@@ -36,6 +36,9 @@ _QUIET = word_set(
 )
 _FILTERS = word_set("grep egrep fgrep rg sort uniq wc cut tr column cat less more nl fold paste jq rev comm")
 _CUTTERS = word_set("head tail sed awk gawk mawk")
+# What these print is text made of a file's, so that a file written with it is a changed copy; what others print into a
+# file is a log of what they did.
+_COPIERS = word_set("cat sed awk gawk mawk perl head tail tac nl sort uniq cut tr fold paste rev iconv jq base64")
 # Options of xargs whose value is the next word.
 _XARGS = ("-n", "-P", "-L", "-I", "-i", "-d", "-a", "-s", "-E")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
@@ -86,6 +89,9 @@ class _Reading:
 
     def understood(self) -> Understood:
         effects = joined(self._effects, self._made) if self._made else self._effects
+        gone = {e.path for e in effects if e.category == "fileop" and e.scope in ("move", "delete")}
+        passing = [e.category == "create" and e.new is None and e.path in gone for e in effects]
+        effects = [replace(e, aside=True) if passes else e for e, passes in zip(effects, passing, strict=True)]
         return Understood(tuple(effects), self._folders[0], self._window, self._cursors, tuple(self._units))
 
     def pipeline(self, commands: Pipeline) -> None:
@@ -111,7 +117,7 @@ class _Reading:
                     stage = []  # it only fed this command
                 stage += self._command(words, replace(command, reads=reads), text, unit)
             written = self._outputs(command, words, commands, place)
-            change = rewriting(words, stage) if len(written) == 1 and written[0].aside else None
+            change = rewriting(words, stage) if len(written) == 1 and written[0].new is None else None
             if change is not None and written[0].path:
                 self._made[written[0].path] = change
             stage += written
@@ -230,15 +236,16 @@ class _Reading:
         text = printed(source)
         if text is None and not head:
             text = ""
-        found = [
-            Effect("modify", path, "insert", new=text, shell=True, aside=not spelled)
-            if appended
-            else Effect("create", path, "overwrite", new=text, shell=True, aside=not spelled)
-            for path, appended in writes
-        ]
+        copied = bool(head) and head[0].rpartition("/")[2] in _COPIERS
+        found = []
+        for path, appended in writes:
+            aside = not spelled and not (copied and not path.startswith(_SCRATCH))
+            category, scope = ("modify", "insert") if appended else ("create", "overwrite")
+            found.append(Effect(category, path, scope, new=text, shell=True, aside=aside))
         return self._placed(found)
 
 
+_SCRATCH = ("/tmp/", "/var/tmp/", "/dev/")
 # Commands that only feed what stands behind a bar.
 _FEEDERS = (["cat"], ["echo"], ["printf"])
 
@@ -354,10 +361,10 @@ def _patched(words: list[str], plain: list[str], text: str | None, reads: str | 
     valued = ("-i", "--input", "-d", "-p", "-o", "-F", "-B", "-r")
     named = [w for before, w in pairwise(words) if w in plain and before not in valued]
     patched = patch_effects(text or "")
-    if patched and any(w in ("-R", "--reverse") for w in words):
+    reverse = any(w in ("-R", "--reverse") for w in words)
+    if patched and reverse:
         patched = reversed_effects(patched)
     if patched:
         return patched
-    if named:  # `patch FILE PATCH`
-        return [Effect("modify", named[0], "patch", new=text, shell=True)]
-    return [Effect("modify", source or "", "patch", new=text, shell=True)]
+    found = patched_by(source or next(iter(named[1:]), ""), text, reverse)
+    return [replace(found[0], path=named[0])] if named else found  # `patch FILE [PATCH]`

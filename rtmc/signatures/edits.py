@@ -93,6 +93,13 @@ def reversed_effects(effects: list[Effect]) -> list[Effect]:
     ]
 
 
+def patched_by(source: str, text: str | None, reverse: bool) -> list[Effect]:
+    """What the patch in `source` does, of which the line spells nothing, or a `text` that names no file: some change of
+    the folder, told from others by the patch's name, until the rollout shows what it holds."""
+    new = text or " ".join(filter(None, ("-R" if reverse else "", source))) or None
+    return [Effect("modify", "", "patch", new=new, target="" if text else source, term="-R" * reverse, shell=True)]
+
+
 def _side(lines: list[str], signs: str) -> str:
     return "\n".join(line[1:] for line in lines if line[:1] in signs or (not line and " " in signs))
 

@@ -50,7 +50,7 @@ class Effect:
                same, where the place is told
     old, new   text before and after, where the action says it; of a programme, it is in `new`
     swaps      modify "replace": what is replaced, one after the other, where it is told in several parts or by patterns
-    target     move and copy: where to
+    target     move and copy: where to; modify "patch": the file that holds the patch
     term       what was searched for
     aside      says nothing of the step's class when the step has another effect (an `echo`, a log file written)
     shell      done by a shell command, whose failure is told by an exit status or its own message

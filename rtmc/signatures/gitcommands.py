@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rtmc.signatures.edits import patch_effects, reversed_effects
+from rtmc.signatures.edits import patch_effects, patched_by, reversed_effects
 from rtmc.signatures.effects import Effect
 from rtmc.signatures.keys import word_set
 from rtmc.signatures.paths import WHOLE
@@ -58,10 +58,11 @@ def _applied(verb: str, rest: list[str], plain: list[str], text: str | None, rea
     if verb == "apply" and any(w in _DRY for w in rest) and "--apply" not in rest:
         return [Effect("execute", plain[0] if plain else "", "git-apply-check", shell=True)]
     patched = [] if text is None else patch_effects(text)
-    if patched and any(w in ("-R", "--reverse") for w in rest):
+    reverse = any(w in ("-R", "--reverse") for w in rest)
+    if patched and reverse:
         patched = reversed_effects(patched)
     source = next((w for w in plain if w != "-"), reads or "")
-    return patched or [Effect("modify", source, "patch", new=text, shell=True)]
+    return patched or patched_by(source, text, reverse)
 
 
 def _reverted(verb: str, rest: list[str], plain: list[str], after: list[str] | None) -> list[Effect]:

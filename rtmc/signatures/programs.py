@@ -26,6 +26,12 @@ _TEST_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:unit)?-?(?:tests?|check|pytest|verif
 _VALUED = word_set(
     "-k -m -p -c -n -o -W -e --tb --maxfail --rootdir --settings --parallel --timeout --durations --pattern -s -t"
 )
+# Options with which a runner runs no test: it tells what it is or what there is.
+_ASKING = word_set(
+    "--version --help -h --collect-only --collectonly --co --fixtures --fixtures-per-test --markers --setup-plan "
+    "--cache-show --listenvs --listenvs-all --showconfig --list-tests --listTests"
+)
+_DRY = word_set("-n --dry-run --just-print --recon --help --version")
 _INTERPRETERS = re.compile(r"(?:i?python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
 # Modules that run the script they are given.
 _WATCHERS = word_set(
@@ -107,6 +113,8 @@ def program_effects(name: str, words: list[str], text: str | None, reads: str | 
         ):
             return [_installed(words)]
     if name in _BUILDERS:
+        if name in ("make", "just", "rake", "ninja") and any(word in _DRY for word in words[1:]):
+            return [Effect("execute", "", f"{name}-dry", shell=True)]
         pairs = zip(words[1:], words, strict=False)
         return _built(name, [w for w, before in pairs if before != "-C" and not w.startswith("-")])
     if name in ("manage.py", "runtests.py", "setup.py") or _TEST_FILE.fullmatch(name):
@@ -195,7 +203,9 @@ def _script(path: str, rest: list[str]) -> list[Effect]:
 
 def _test(rest: list[str], module: bool = False) -> Effect:
     """A test run; its target is the first file or folder named, without `::names`. With `module`, dotted names are
-    modules (`tests.test_a.Case.test_b`)."""
+    modules (`tests.test_a.Case.test_b`). Where the runner is only asked something, no test."""
+    if any(word in _ASKING for word in rest):
+        return Effect("execute", "", "test-runner", shell=True)
     target, term, at = "", "", 0
     while at < len(rest):
         word = rest[at]

@@ -15,7 +15,7 @@ from rtmc.signatures.changes import Known, change_of, digest
 from rtmc.signatures.commands import understood_command
 from rtmc.signatures.contents import Contents
 from rtmc.signatures.editors import understood_call
-from rtmc.signatures.edits import patch_effects
+from rtmc.signatures.edits import patch_effects, reversed_effects
 from rtmc.signatures.effects import PRECEDENCE, Effect, Understood
 from rtmc.signatures.outcomes import Outcome, outcomes
 from rtmc.signatures.paths import Place
@@ -180,12 +180,15 @@ class Scene:
     def _patched(self, effect: Effect, known: str | None) -> list[Effect]:
         """An edit by a patch file as edits of the files that it patches: by its text, where the rollout wrote it, else
         by the answer."""
-        if effect.scope != "patch" or not effect.shell or effect.new is not None:
+        if effect.scope != "patch" or not effect.shell or (effect.new is not None and not effect.target):
             return [effect]
-        text = self._contents.text(self._place.name(effect.path or ""))
+        text = self._contents.text(self._place.name(effect.target)) if effect.target else None
         found = patch_effects(text) if text is not None else []
+        if effect.term:
+            found = reversed_effects(found)
         if not found and known is not None:
-            found = [Effect("modify", path, "patch") for path in answers.patched_files(known)[0]]
+            files = answers.patched_files(known)[0]
+            found = [Effect("modify", path, "patch", new=effect.term or None) for path in files]
         return [replace(e, shell=True, unit=effect.unit) for e in found] or [effect]
 
     def _bound(self, effect: Effect, before: list[Done], reply: _Reply) -> Done:

@@ -13,6 +13,9 @@ Chosen where the paper's page is silent
 - An insertion is an edit that is known to replace no text; where what was replaced is not known, it is a replacement.
 - A change is hashed in a normal form (rtmc/signatures/changes.py), so that editors that take line ranges, old text or
   sed programmes meet on the same text: MD5(old + new), the first `hash_chars` digits.
+- A changed copy of a file (`sed ... a.py > b.py`) is created; what a command found or did, written into a file, is what
+  it found or did, and so is what goes to /tmp. A runner that is asked (`--collect-only`, `--version`) runs no test.
+- A patch whose text nothing tells changes something of the repository (`.`), by the patch's name.
 - A file created with its text has `C` and `I:hhhh`, as one that is created empty and then filled.
 - Deleting a file replaces its changes by `D`; `git checkout FILE` takes changes back that are not staged,
   `git reset --hard` and `git stash` those that are not committed, `undo_edit` the last one.
