@@ -144,6 +144,10 @@ def test_a_patch_file_is_read_where_the_rollout_wrote_it(line):
     states, actions = of((f"cat > fix.patch <<'E'\n{PATCH}E", ""), (line, ""))
     assert actions[1] == "modify:replace:187e@src/a.py"  # echo -n ab | md5sum
     assert "|src/a.py:M:187e|" in states[-1]
+    # So it is where one line writes and applies it.
+    states, actions = of((f"cat > fix.patch <<'E'\n{PATCH}E\n{line}", ""))
+    assert actions == ["modify:replace:187e@src/a.py"]
+    assert "|src/a.py:M:187e|" in states[-1]
 
 
 @pytest.mark.parametrize(

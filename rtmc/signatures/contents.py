@@ -86,8 +86,3 @@ class Contents:
         """Whether the known lines are all that the file has."""
         lines = self.lines(name) if name in self._whole else {}
         return name in self._whole and bool(lines) and max(lines) == len(lines)
-
-    def text(self, name: str) -> str | None:
-        """The whole text, where it is known."""
-        lines = self.lines(name) if self.whole(name) else {}
-        return "\n".join(lines[n] for n in sorted(lines)) if lines else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 
+from rtmc.signatures.asking import only_asks
 from rtmc.signatures.effects import Effect
 from rtmc.signatures.keys import word_set
 from rtmc.signatures.scripts import python_effects, python_views
@@ -26,12 +27,8 @@ _TEST_SCRIPT = re.compile(r"(?:[\w.-]+:)?(?:unit)?-?(?:tests?|check|pytest|verif
 _VALUED = word_set(
     "-k -m -p -c -n -o -W -e --tb --maxfail --rootdir --settings --parallel --timeout --durations --pattern -s -t"
 )
-# Options with which a runner runs no test: it tells what it is or what there is.
-_ASKING = word_set(
-    "--version --help -h --collect-only --collectonly --co --fixtures --fixtures-per-test --markers --setup-plan "
-    "--cache-show --listenvs --listenvs-all --showconfig --list-tests --listTests"
-)
-_DRY = word_set("-n --dry-run --just-print --recon --help --version")
+# With one of these an installer installs nothing.
+_DRY = word_set("--dry-run --simulate --help -h --version")
 _INTERPRETERS = re.compile(r"(?:i?python|pypy)[\d.]*|node|ruby|perl|php|Rscript|bash|sh|zsh|dash")
 # Modules that run the script they are given.
 _WATCHERS = word_set(
@@ -101,7 +98,7 @@ def program_effects(name: str, words: list[str], text: str | None, reads: str | 
     standard input holds, `reads` the file that it comes from."""
     plain = [w for w in words[1:] if not w.startswith("-")]
     if name in _RUNNERS:
-        return [_test(words[1:], module=name in ("trial", "unittest"))]
+        return [_test(name, words[1:], module=name in ("trial", "unittest"))]
     if name in _INSTALLERS:
         verb = plain[0] if plain else ""
         if name == "uv" and verb == "pip":
@@ -111,12 +108,13 @@ def program_effects(name: str, words: list[str], text: str | None, reads: str | 
             verb in ("install", "add", "sync", "i", "ci", "uninstall", "remove", "update", "upgrade")
             or name == "easy_install"
         ):
-            return [_installed(words)]
+            dry = any(word in _DRY for word in words[1:])
+            return [Effect("execute", "", name, shell=True) if dry else _installed(words)]
     if name in _BUILDERS:
-        if name in ("make", "just", "rake", "ninja") and any(word in _DRY for word in words[1:]):
-            return [Effect("execute", "", f"{name}-dry", shell=True)]
         pairs = zip(words[1:], words, strict=False)
-        return _built(name, [w for w, before in pairs if before != "-C" and not w.startswith("-")])
+        built = _built(name, [w for w, before in pairs if before != "-C" and not w.startswith("-")])
+        told = name in ("make", "just", "rake") or any(e.category != "execute" for e in built)
+        return [Effect("execute", "", f"{name}-dry", shell=True)] if told and only_asks(name, words[1:]) else built
     if name in ("manage.py", "runtests.py", "setup.py") or _TEST_FILE.fullmatch(name):
         return _script(words[0], words[1:])
     if _INTERPRETERS.fullmatch(name):
@@ -172,11 +170,12 @@ def _code(name: str, code: str, python: bool) -> list[Effect]:
 
 def _module(module: str, rest: list[str]) -> list[Effect]:
     if module in ("pytest", "py.test", "nose", "nose2", "tox", "nox"):
-        return [_test(rest)]
+        return [_test(module, rest)]
     if module in ("unittest", "doctest", "twisted.trial", "django"):
-        return [_test(rest, module=module != "doctest")]
+        return [_test(module.rpartition(".")[2], rest, module=module != "doctest")]
     if module in ("pip", "pip3", "ensurepip"):
         install = next((w for w in rest if not w.startswith("-")), "") in ("install", "uninstall")
+        install = install and not any(word in _DRY for word in rest)
         return [_installed([module, *rest]) if install else Effect("execute", "", "pip", shell=True)]
     if module in _WATCHERS:
         script = _past_options(rest, ("-c", "-o", "-s", "-n", "-r", "-m"))
@@ -193,29 +192,34 @@ def _script(path: str, rest: list[str]) -> list[Effect]:
         return [Effect("install", "", shell=True)]
     if name in ("manage.py", "runtests.py", "setup.py"):
         if name == "runtests.py" or rest[:1] == ["test"]:
-            found = _test(rest[1:] if rest[:1] == ["test"] else rest, module=True)
-            return [found if found.path else Effect("test", path, shell=True)]
+            found = _test(name, rest[1:] if rest[:1] == ["test"] else rest, module=True)
+            return [found if found.path or found.category != "test" else Effect("test", path, shell=True)]
         return [Effect("execute", path, shell=True)]
     if _TEST_FILE.fullmatch(name) or _TEST_PROGRAM.fullmatch(name):
-        return [Effect("test", path, shell=True)]
+        return [_ASKED if only_asks(name, rest) else Effect("test", path, shell=True)]
     return [Effect("execute", path, shell=True)]
 
 
-def _test(rest: list[str], module: bool = False) -> Effect:
+_ASKED = Effect("execute", "", "test-runner", shell=True)
+
+
+def _test(name: str, rest: list[str], module: bool = False) -> Effect:
     """A test run; its target is the first file or folder named, without `::names`. With `module`, dotted names are
     modules (`tests.test_a.Case.test_b`). Where the runner is only asked something, no test."""
-    if any(word in _ASKING for word in rest):
-        return Effect("execute", "", "test-runner", shell=True)
-    target, term, at = "", "", 0
+    target, term, verb, at = "", "", "", 0
     while at < len(rest):
         word = rest[at]
         if word in _VALUED and at + 1 < len(rest):
             if word == "-k":
                 term = rest[at + 1]
             at += 1
-        elif not word.startswith("-") and not target and word not in ("discover", "run", "test"):
-            target = word
+        elif not word.startswith("-"):
+            verb = verb or word
+            if not target and word not in ("discover", "run", "test"):
+                target = word
         at += 1
+    if only_asks(name, rest, verb):
+        return _ASKED
     path, _, names = target.partition("::")
     if module and path and "/" not in path and not path.endswith(".py"):
         path = _module_path(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from rtmc.signatures import answers, refusals
@@ -170,20 +171,21 @@ class Scene:
         shown = answers.header(known) if known is not None and understood.window else None
         reply = _Reply(answer, known, status, refused, shown, told)
         effects = [e for e in understood.effects[:_MAX_EFFECTS] if e.unit < 0 or told[e.unit].ran]
-        effects = [part for e in effects for part in self._patched(e, known)] or [_NOTHING]
         done: list[Done] = []
-        for effect in effects[:_MAX_EFFECTS]:
+        # One after the other: a patch may have been written by the effect before.
+        parts = (part for e in effects or [_NOTHING] for part in self._patched(e, known, [*earlier, *done]))
+        for effect in islice(parts, _MAX_EFFECTS):
             bound = self._bound(effect, [*earlier, *done], reply)
             done.append(replace(bound, void=True) if void else bound)
         return CallReading(understood, tuple(done), answer, known or "", shown)
 
-    def _patched(self, effect: Effect, known: str | None) -> list[Effect]:
-        """An edit by a patch file as edits of the files that it patches: by its text, where the rollout wrote it, else
-        by the answer."""
+    def _patched(self, effect: Effect, known: str | None, before: list[Done]) -> list[Effect]:
+        """An edit by a patch file as edits of the files that it patches: by its text, where the rollout wrote or showed
+        it, else by the answer."""
         if effect.scope != "patch" or not effect.shell or (effect.new is not None and not effect.target):
             return [effect]
-        text = self._contents.text(self._place.name(effect.target)) if effect.target else None
-        found = patch_effects(text) if text is not None else []
+        held = self._known(effect, self._place.name(effect.target), before) if effect.target else Known({})
+        found = patch_effects("\n".join(held.lines[n] for n in sorted(held.lines))) if held.whole else []
         if effect.term:
             found = reversed_effects(found)
         if not found and known is not None:
