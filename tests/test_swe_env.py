@@ -121,6 +121,12 @@ def test_arguments_are_checked(options, said):
         SWEEnv(**options)
 
 
+@pytest.mark.parametrize("tasks", [3, {"task_id": "x"}, b"tasks.jsonl", [calc(), "x"]])
+def test_tasks_of_another_type_are_refused(tasks):
+    with pytest.raises(TypeError, match=r"SWE: `tasks` (is a file, a folder or|holds) SWETask objects, got"):
+        SWEEnv(tasks=tasks)
+
+
 @pytest.mark.parametrize("name", ["trusted", "instructions", "grade_at_limit"])
 def test_a_word_is_no_truth_value(name):
     with pytest.raises(TypeError, match=f"{name} must be True or False, got 'no'"):

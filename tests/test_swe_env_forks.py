@@ -7,9 +7,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import pytest
 from gymnasium.error import ResetNeeded
 
+from rtmc.gymenvs.isolation.contract import SandboxError
 from rtmc.gymenvs.swe.actions import ToolCall, write_action
 from rtmc.gymenvs.swe.env import SWEEnv
 from rtmc.gymenvs.swe.oracle import finish_action
@@ -49,6 +51,56 @@ def test_equal_states_have_equal_keys_whatever_led_there(env):
     assert info["state_key"] == keys[0]
     *_, info = shell(env, "sed -i 's/a - b/b - a/' calc.py")
     assert info["state_key"].split("|")[0] == changed.split("|")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("execute_bash", {}, 2),
+        ("execute_bash", {"cmd": "cd x"}, 1),
+        ("execute_bash", {"cmd": "ls", "more": "x"}, 2),
+        ("search", {}, None),
+        ("search", {"search_term": "x", "path": "/etc"}, None),
+        ("search", {"search_term": "x", "path": "nowhere"}, None),
+        ("file_editor", {"command": "view", "path": "/etc"}, None),
+        ("nosuch", {"search_term": "x"}, None),
+    ],
+)
+def test_a_refused_call_leaves_the_state_as_it_was(env, name, arguments, code):
+    _, start = env.reset()
+    text, *_, info = env.step(write_action(ToolCall(name, arguments), env.syntax))
+    assert (info["valid"], info["state_key"]) == (False, start["state_key"])
+    assert info.get("exit_code") == code  # what the agent is told, and nothing where it is told of none
+    assert text.startswith(f"Exit code: {code}\n" if code else "Execution output of [")
+    *_, info = shell(env, "true")
+    assert info["state_key"] != start["state_key"]
+
+
+def test_a_command_that_could_not_be_run_showed_nothing(env, monkeypatch):
+    def fails(command, **_):
+        raise SandboxError("no room")
+
+    _, start = env.reset()
+    monkeypatch.setattr(env, "_run", fails)
+    env._toolbox._run = fails
+    *_, info = shell(env, "ls")
+    assert (info["valid"], info["state_key"]) == (False, start["state_key"])
+
+
+def test_equal_searches_are_one_thing_seen(env):
+    def look(**arguments):
+        env.reset()
+        text, *_, info = env.step(write_action(ToolCall("search", {"search_term": "def", **arguments}), env.syntax))
+        return text, info["state_key"], info["action_key"]
+
+    written = [{"path": path} for path in (".", "/testbed", "/testbed/", "/testbed/tests/..", "tests/../")]
+    same = [look(**arguments) for arguments in ({}, {"python_only": "true"}, *written)]
+    assert len(set(same)) == 1
+    files = [look(path=path) for path in ("calc.py", "/testbed/calc.py", "/testbed/./calc.py")]
+    files += [look(path="calc.py", python_only="false")]  # of a file it says nothing
+    assert len(set(files)) == 1
+    others = [look(python_only="false"), look(path="/testbed/tests"), look(search_term="return"), files[0], same[0]]
+    assert len({key for _, key, _ in others}) == len({key for *_, key in others}) == len(others)
 
 
 def test_equal_calls_have_equal_action_keys_however_they_are_written(env):
@@ -154,3 +206,19 @@ def test_no_message_raises(env):
     for message in messages:
         text, reward, *_, info = env.step(message)
         assert (reward, info["valid"], bool(text)) == (0.0, False, True), message[:40]
+
+
+def test_a_wrapped_environment_wants_a_reset_before_its_step_and_an_unwrapped_one_does_not(env):
+    env.reset()
+    saved = env.snapshot()
+    made = gymnasium.make("rtmc/SWE-v0", tasks=[calc()])
+    try:
+        made.unwrapped.restore(saved)
+        with pytest.raises(ResetNeeded):
+            made.step("no call")
+        assert made.unwrapped.step("no call")[-1]["tool"] == "invalid"
+        made.reset()
+        made.unwrapped.restore(saved)
+        assert made.step("no call")[-1]["tool"] == "invalid"
+    finally:
+        made.close()

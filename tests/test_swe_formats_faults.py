@@ -149,6 +149,28 @@ def test_no_file_gives_another_error_than_the_documented_one(tmp_path_factory, d
     assert not said or str(path) in said
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"5\n", "wanted records (JSON objects), got one JSON value: 5"),
+        (b' "x"', 'got one JSON value: "x"'),
+        (b"null", "got one JSON value: null"),
+        ("".join(json.dumps(OWN) + "\n" for _ in range(2)).encode("utf-16"), "this is UTF-16 or UTF-32; wanted UTF-8"),
+        (json.dumps(OWN).encode("utf-16-le"), "this is UTF-16 or UTF-32; wanted UTF-8"),
+        (b'{"a": "b"}\n{"a": "caf\xe9"}\n', "line 2: this is no UTF-8 (its byte 11 is 0xe9)"),
+        (b'[{"a": "b"},\n\n{"a": "\xff"}]', "line 3: this is no UTF-8 (its byte 8 is 0xff)"),
+        (b"hello", "no JSON, no parquet"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_holds_no_records_is_told_by_what_it_holds(tmp_path, data, said, packed):
+    file = tmp_path / ("tasks.jsonl.gz" if packed else "tasks.jsonl")
+    file.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        list(read_tasks(file, "rtmc"))
+    assert str(caught.value).startswith(str(file))
+
+
 def test_deep_records_are_refused(tmp_path):
     deep = '{"instance_id": "a", "repo": "b/c", "base_commit": "0", "FAIL_TO_PASS": ["t"], "PASS_TO_PASS": [], '
     deep += '"problem_statement": "p", "version": ' + "[" * 800 + "]" * 800 + "}"

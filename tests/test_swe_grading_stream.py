@@ -13,6 +13,7 @@ import pytest
 from rtmc.gymenvs.swe.grading.canary import make_canaries
 from rtmc.gymenvs.swe.grading.origin import Origin
 from rtmc.gymenvs.swe.grading.stream import read_channel
+from rtmc.gymenvs.swe.grading.trust import Trust
 from rtmc.gymenvs.swe.grading.watch import Machinery
 
 KEY = b"k" * 32
@@ -163,7 +164,9 @@ def test_a_canary_that_does_not_fail_by_itself_is_seen(said, what):
         (("act", "sys.settrace", "called", "/testbed/shop.py"), True),
         (("act", "sys.setprofile", "called", "/testbed/tracer.py"), False),  # it was a profiler before
         (("act", "sys.setprofile", "called", "/testbed/shop.py"), True),
-        (("act", "sys.settrace", "called", "/testbed/tests/test_a.py"), False),
+        # Whoever makes a finalizer acts in the frame of a test: its text has to bear that out too.
+        (("act", "sys.settrace", "called", "/testbed/tests/test_a.py"), True),
+        (("act", "sys.setprofile", "called", "/testbed/tests/test_a.py"), False),
         (("act", "sys.settrace", "called", "</lib/python/threading.py>"), True),
         (("act", "open", "/testbed/tests/test_a.py", "/testbed/shop.py"), True),
         (("act", "os.rename", "/testbed/tests", "/testbed/old.py"), False),  # as the task began
@@ -178,6 +181,12 @@ def test_a_canary_that_does_not_fail_by_itself_is_seen(said, what):
         # A file may be named by anyone: the tests' text has to bear out that they did it.
         (("changed", "_pytest.runner.call_and_report", "/testbed/tests/test_a.py"), True),
         (("changed", "builtins.print", "/testbed/tests/test_a.py"), False),
+        # What the library judges by may be altered by whoever did so before.
+        (("changed", "the library's re.search", "/testbed/shop.py"), True),
+        (("changed", "the library's re.search", ""), True),
+        (("changed", "the library's sys.setprofile", "/testbed/tracer.py"), False),
+        (("changed", "the library's sys.settrace", "/testbed/tracer.py"), True),
+        (("changed", "the library's re.search", "/lib/python/plugin.py"), False),
     ],
 )
 def test_what_voids_and_what_is_only_told(message, void, tmp_path):
@@ -189,7 +198,7 @@ def test_what_voids_and_what_is_only_told(message, void, tmp_path):
         base=tmp_path,
         changed=["shop.py", "tracer.py"],
         protected=["tests/test_a.py"],
-        texts={"tests/test_a.py": "import builtins\nbuiltins.print = repr\n"},
+        texts={"tests/test_a.py": "import builtins, sys\nbuiltins.print = repr\nsys.setprofile(print)\n"},
     )
     assert bool(channel.forged) is void
     assert bool(channel.suspicions) is not void
@@ -259,7 +268,9 @@ def longer(first=1, *, second=2):
 
 @pytest.mark.parametrize("part", ["__code__", "__defaults__", "__kwdefaults__", "name", "gone", "method"])
 def test_the_runners_functions_are_compared_by_identity(part, monkeypatch):
-    machinery = Machinery(Origin(str(Path(__file__).parent), [sys.base_prefix, sys.prefix], ()))
+    machinery = Machinery(
+        Trust(Origin(str(Path(__file__).parent), [sys.base_prefix, sys.prefix], ()), lambda code: False)
+    )
     assert machinery.changes(True) == []
     function = unittest.util.safe_repr
     if part == "name":

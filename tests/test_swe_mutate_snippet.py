@@ -139,6 +139,14 @@ def test_a_snippet_runs_by_itself(tmp_path, function, failing, changes, ended, e
         assert snippet.code.startswith(snippet.setting)
 
 
+def test_a_long_parameter_is_written_in_short_lines_and_stays_the_same(tmp_path):
+    value = "0.0-" + "1" * 1500
+    found = written(tmp_path, "test_texts", "assert Ordered", parameters={"text": repr(value)})[0]
+    assert max(map(len, found.code.split("\n"))) < 120
+    assert "text = '0.0-' + '1' * 1500" in found.code
+    assert ending(found.code) == "AssertionError"
+
+
 def test_the_failing_statement_and_what_it_needs(tmp_path):
     short, whole = written(tmp_path, "test_helper", "assert b ==")
     assert short.code == textwrap.dedent("""\

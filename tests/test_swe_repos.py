@@ -79,3 +79,9 @@ def test_what_is_wrong_is_said(tmp_path):
         Repos({"a": 1})
     with pytest.raises(ValueError, match=r"repos: 'er' has a clone at '.*er', but the task names no commit of it"):
         Repos({"er": make(tmp_path / "er", "clone")}).find("t", "own/er", "")
+
+
+def test_an_id_that_no_file_can_have_is_not_found(tmp_path):
+    clone = make(tmp_path / "er", "clone")
+    assert Repos(tmp_path).find("x" * 3_000, "own/er", "abc") == Clone(str(clone), "abc")
+    assert Repos(tmp_path).find("x" * 3_000, "y" * 3_000, "abc") is None

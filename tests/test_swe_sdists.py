@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from rtmc.gymenvs.swe import sdists
-from rtmc.gymenvs.swe.completion import gold_patch
+from rtmc.gymenvs.swe.hunks import gold_patch, list_hunks, main
 from rtmc.gymenvs.swe.repository import PreparationError, prepare
 from rtmc.gymenvs.swe.sdists import fetch, unpack
 from rtmc.gymenvs.swe.task import Sdist, SdistFix, SWETask
@@ -209,3 +209,31 @@ def test_a_fix_may_bring_files_and_take_them_away(tmp_path):
     assert "new file mode" in patch
     with pytest.raises(PreparationError, match=r"here: 'gone.bin' is no UTF-8 text"):
         gold_patch(SdistFix("p", "2", "", {"gone.bin": ()}), tmp_path / "a", tmp_path / "b", "here")
+
+
+def test_hunks_are_listed_with_their_numbers(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "cache"))
+    task = two_releases(tmp_path / "here")
+    assert main(["pack", "1.0", "2.0", "--sdists", str(tmp_path / "here")]) == 0
+    listed = capsys.readouterr().out
+    assert listed.startswith("pack.py: 3 hunks\nhunk 1 of pack.py\n@@ ")
+    second = listed.split("hunk 2 of pack.py\n")[1].split("hunk 3 of")[0]
+    gold = prepare(task, tmp_path / "cache", sdist_folder=tmp_path / "here").task.patch  # the task's fix is hunk 2
+    assert second.splitlines()[1:] == gold.split("@@\n")[1].splitlines()
+    (tmp_path / "here/pack-9.0.tar.gz").write_bytes(b"no archive")
+    assert main(["pack", "1.0", "9.0", "--sdists", str(tmp_path / "here")]) == 2
+    assert "pack 9.0: the archive pack-9.0.tar.gz cannot be unpacked" in capsys.readouterr().err
+
+
+def test_a_fix_over_other_line_ends_says_so(tmp_path):
+    for name, end in (("a", "\r\n"), ("b", "\n")):
+        (tmp_path / name).mkdir()
+        lines = [f"line {number}" for number in range(40)]
+        if name == "b":
+            lines[3], lines[33] = "new", "also new"
+        (tmp_path / name / "m.py").write_bytes("".join(line + end for line in lines).encode())
+    assert len(list_hunks(tmp_path / "a", tmp_path / "b", "m.py")) == 1
+    with pytest.raises(
+        PreparationError, match=r"hunk 2 is wanted, the patch has 1: its lines end with .r.n before and .n"
+    ):
+        gold_patch(SdistFix("p", "2", "", {"m.py": (2,)}), tmp_path / "a", tmp_path / "b", "here")

@@ -99,7 +99,8 @@ def test_only_the_first_word_is_blocked(tmp_path, command):
 def test_no_command(tmp_path, arguments):
     with tools(tmp_path, {}) as bench:
         done = bench.call("execute_bash", **arguments)
-    assert done.text.startswith("Exit code: -1\nExecution output of [execute_bash]:\n")
+    assert done.exit_code == 2  # as the original's program ends where an argument is missing or unknown
+    assert done.text.startswith("Exit code: 2\nExecution output of [execute_bash]:\n")
     assert done.error
     assert "cmd" in done.text
 
@@ -177,6 +178,15 @@ def test_minis_long_outputs(tmp_path, chars):
     }
     assert json.loads(text) == (whole if chars < 10_000 else cut)
     assert list(json.loads(text)) == list(whole if chars < 10_000 else cut)
+
+
+@NEEDS_SANDBOX
+@pytest.mark.parametrize("stream", [1, 2])
+def test_minis_elided_characters_are_counted_in_all_that_was_written(sandboxed, stream):
+    box = sandboxed("bash", output_bytes=20_000)
+    done = json.loads(bash(box, f"head -c 150000 /dev/zero | tr '\\0' x >&{stream}", "bash").text)
+    assert done["elided_chars"] == 150_000 - 10_000
+    assert (done["output_head"], done["output_tail"]) == ("x" * 5_000, "x" * 5_000)
 
 
 @NEEDS_SANDBOX

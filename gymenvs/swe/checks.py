@@ -112,12 +112,33 @@ def seconds(got: object, where: str) -> float:
         raise fault(where, "a finite number of seconds above 0", got) from None
 
 
+def fits(got: str) -> bool:
+    """Whether a file system can hold the path: 255 bytes a part (NAME_MAX), 2,048 in all, so that a tree's own path
+    has room before it (PATH_MAX is 4,096)."""
+    data = got.encode("utf-8")
+    return len(data) < 256 or (len(data) <= 2048 and max(map(len, data.split(b"/"))) < 256)
+
+
+def test_ids(got: object, where: str) -> tuple[str, ...]:
+    """A list of test ids, none twice; the file of `file.py::test` has to lie in the tree."""
+    found = names(got, where)
+    for k, one in enumerate(found):
+        if len(one) < 256 and ".." not in one and one[0] != "/":
+            continue  # of millions, nearly all
+        file, colons, _ = one.partition("::")
+        if colons and file.endswith(".py") and (file[0] == "/" or ".." in file.split("/") or not fits(file)):
+            raise fault(f"{where}[{k}]", "a test in a file of the tree, such as 'tests/test_a.py::test_b'", one)
+    return found
+
+
 def path(got: object, where: str) -> str:
-    """A path inside a tree: relative, `/` between its parts, none of them `.`, `..`, `.git` or empty."""
+    """A path inside a tree: relative, `/` between its parts, none of them `.`, `..`, `.git` or empty; see `fits`."""
     found = text(got, where, filled=True)
     parts = found.split("/")
     if any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
         raise fault(where, "a path inside the tree, such as 'package/module.py'", got)
+    if not fits(found):
+        raise fault(where, "a path of parts of at most 255 bytes, 2048 in all", got)
     return found
 
 

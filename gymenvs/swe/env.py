@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,8 +11,8 @@ from gymnasium.error import ResetNeeded
 
 from rtmc.gymenvs.isolation import users
 from rtmc.gymenvs.sandbox import Completed, Limits, Sandbox, SandboxError, open_sandbox
-from rtmc.gymenvs.swe import prompt
-from rtmc.gymenvs.swe.actions import SYNTAXES, Invalid, ToolCall, read_action
+from rtmc.gymenvs.swe import keys, prompt
+from rtmc.gymenvs.swe.actions import SYNTAXES, Invalid, read_action
 from rtmc.gymenvs.swe.episodes import Listed, Source
 from rtmc.gymenvs.swe.errors import TooLarge, TreeError
 from rtmc.gymenvs.swe.grading import Verdict, grade, refuse, summarise_tests
@@ -22,14 +20,12 @@ from rtmc.gymenvs.swe.oracle import finish_action, gold_actions, shell_action
 from rtmc.gymenvs.swe.repository import Prepared, prepare
 from rtmc.gymenvs.swe.task import SWETask
 from rtmc.gymenvs.swe.tools import EDITORS, Toolbox, ToolLimits, ToolResult
-from rtmc.gymenvs.swe.tools.parameters import ALIASES, checked
-from rtmc.gymenvs.swe.tools.results import ToolError, clean
+from rtmc.gymenvs.swe.tools.results import clean
 from rtmc.gymenvs.swe.tree import TreeSnapshot, WorkTree
 from rtmc.gymenvs.textenv import TextEnv, as_task
 
 LAYERS = ("auto", "overlay", "copy")
 BACKENDS = ("auto", "bwrap", "unshare", "plain")
-_BUCKET = 100  # lines of a view that count as one thing seen
 
 
 class Snapshot(NamedTuple):
@@ -77,14 +73,16 @@ class SWEEnv(TextEnv[SWETask]):
     asked; a command that fails is valid); `success` (whether the task was graded as resolved); `tool` (`view`,
     `create`, `str_replace`, `insert`, `undo_edit`, `search`, `bash`, `finish` or `invalid`; None after a reset);
     `timed_out`; `changed` (paths that differ from the start; bytes that are no UTF-8 as U+FFFD); `error` (why a call
-    was refused, or a command could not be run, or None). Only where there is something to tell: `exit_code` of a
-    command (-1 = stopped at a limit); `tests` (`passed`, `failed`, `errors` of the summary that a test runner printed
+    was refused, or a command could not be run, or None). Only where there is something to tell: `exit_code`, the one
+    that the observation names (of a command; -1 = stopped at a limit; 1 = not allowed and 2 = none given where
+    `execute_bash` itself refuses); `tests` (`passed`, `failed`, `errors` of the summary that a test runner printed
     in this step); `verdict`, once the episode was graded (`reason`, `fail_to_pass`, `pass_to_pass`, `suspicions`).
 
     ## State identity
     `diff:HASH|seen:HASH`: the first of what differs from the start (content, not times; caches left out), the second
     of the set of what was seen: files by blocks of 100 lines, and each command and search with the tree it ran on. The
-    order and the turn leave no trace. `rtmc.signatures` has RTMC's own, coarser signature for SWE agents.
+    order and the turn leave no trace, nor does a call that was refused. `rtmc.signatures` has RTMC's own, coarser
+    signature for SWE agents.
 
     ## Tasks
     `task` (an id, an `SWETask` or its JSON object) fixes the task. Else it is one of the split's, or of `tasks`: a file
@@ -92,6 +90,7 @@ class SWEEnv(TextEnv[SWETask]):
     `SWETask` objects; see `rtmc.gymenvs.swe.formats`. Split `ready` ships with its files and needs nothing; `real` has
     bugs of real packages, whose releases are fetched from the package registry. Tasks that name a container image need
     `repos`: clones, bundles or prepared folders. A task's starting folder is made once and kept in a cache.
+    Which tasks of a file can be graded on this machine, `rtmc check-swe-tasks` tells (`rtmc.gymenvs.swe.soundness`).
     `reset(seed=s)` draws the task with that seed and thus fixes the episode; a later `reset()` draws the next from the
     same generator; an environment never seeded goes through the tasks in order.
     `reset(options={"task": ...})` plays that task once, and leaves the order as it was.
@@ -206,6 +205,7 @@ class SWEEnv(TextEnv[SWETask]):
         before = self._diff
         self._completed: Completed | None = None
         call = read_action(action, self.syntax)
+        key = keys.key_of(call, self.tree)
         try:
             result = toolbox.answer(action) if isinstance(call, Invalid) else toolbox.call(call)
         except (SandboxError, OSError) as failure:  # the machine's fault, not the agent's: a fact of this episode
@@ -213,9 +213,10 @@ class SWEEnv(TextEnv[SWETask]):
             result = ToolResult(prompt.COULD_NOT_RUN, "bash", error=reason)
         self._turn += 1
         trouble = None
-        if result.kind in ("search", "bash"):
-            self._seen |= {f"{result.kind}:{_digest(call)}@{before}"}
-        self._seen |= set(_sights(result))
+        ran = result.error is None if result.kind == "search" else self._completed is not None
+        if ran and result.kind in ("search", "bash"):  # what was refused showed nothing
+            self._seen |= {f"{result.kind}:{key.digest}@{before}"}
+        self._seen |= set(keys.sights(result))
         if result.kind not in ("view", "search", "invalid", "finish"):
             trouble = self._look()
         limit = self._turn >= self.max_turns
@@ -225,7 +226,7 @@ class SWEEnv(TextEnv[SWETask]):
         self._over = result.finished or limit
         reward = 1.0 if self._verdict is not None and self._verdict.resolved else 0.0
         terminated = result.finished and failed is None
-        info = self._info(call, result, failed or trouble)
+        info = self._info(keys.action_key(call, key, result), result, failed or trouble)
         return result.text, reward, terminated, self._over and not terminated, info
 
     def close(self) -> None:
@@ -248,6 +249,9 @@ class SWEEnv(TextEnv[SWETask]):
 
     def restore(self, snapshot: Snapshot) -> dict[str, Any]:
         """Go on from a snapshot, here or in another environment with the same tools.
+
+        No reset is needed before; but `gymnasium.make` wraps an environment so that its `step` raises ResetNeeded until
+        it was reset once: step the `unwrapped` one, or reset a new one once before the first `unwrapped.restore`.
 
         Returns:
             The info of the restored state, with `action_key` None and `valid` True, as after a reset.
@@ -358,7 +362,7 @@ class SWEEnv(TextEnv[SWETask]):
             self._changed = [change.path for change in self._tree.changes()]
             self._diff = self._tree.fingerprint() if self._changed else ""
         except (TreeError, OSError) as failure:
-            self._changed, self._diff = [], _hash(f"no diff: {type(failure).__name__}")
+            self._changed, self._diff = [], keys.short_hash(f"no diff: {type(failure).__name__}")
             return " ".join(f"the tree cannot be compared: {failure}".split())[:500]
         return None
 
@@ -381,15 +385,13 @@ class SWEEnv(TextEnv[SWETask]):
             return " ".join(f"grading failed: {type(failure).__name__}: {failure}".split())[:500]
         return None
 
-    def _info(
-        self, call: ToolCall | Invalid | None, result: ToolResult | None, failed: str | None = None
-    ) -> dict[str, Any]:
+    def _info(self, action_key: str | None, result: ToolResult | None, failed: str | None = None) -> dict[str, Any]:
         assert self._playing is not None
         seen = "\x00".join(sorted(self._seen))
         info: dict[str, Any] = {
             "task_id": self._playing.task_id,
-            "state_key": f"diff:{self._diff[:16] or '-'}|seen:{_hash(seen) if seen else '-'}",
-            "action_key": None if result is None else _action_key(call, result),
+            "state_key": f"diff:{self._diff[:16] or '-'}|seen:{keys.short_hash(seen) if seen else '-'}",
+            "action_key": action_key,
             "valid": result is None or result.error is None,
             "success": self._verdict is not None and self._verdict.resolved,
             "tool": None if result is None else result.kind,
@@ -412,33 +414,3 @@ class SWEEnv(TextEnv[SWETask]):
                 "suspicions": list(self._verdict.suspicions),
             }
         return info
-
-
-def _sights(result: ToolResult) -> Iterable[str]:
-    for path, ranges in result.viewed:
-        blocks = {block for first, last in ranges for block in range((first - 1) // _BUCKET, (last - 1) // _BUCKET + 1)}
-        yield from (f"view:{path}#{block}" for block in blocks) if blocks else (f"view:{path}",)
-
-
-def _action_key(call: ToolCall | Invalid | None, result: ToolResult) -> str:
-    if not isinstance(call, ToolCall):
-        return "invalid"
-    path = call.arguments.get("path")
-    place = f":{path}" if isinstance(path, str) and len(path) <= 200 else ""
-    return result.kind if result.kind == "finish" else f"{result.kind}{place}#{_digest(call)}"
-
-
-def _digest(call: ToolCall | Invalid | None) -> str:
-    """A hash of the call as the tool understands it, however it was written."""
-    if not isinstance(call, ToolCall):
-        return "-"
-    name = ALIASES.get(call.name, call.name)
-    try:
-        arguments = checked(name, call.arguments)
-    except (KeyError, ToolError):  # no such tool, or a call that it refuses
-        arguments = call.arguments
-    return _hash(json.dumps([name, arguments], sort_keys=True, ensure_ascii=True))
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from rtmc.gymenvs.swe.formats import load_embedded, load_real, read_tasks
@@ -19,7 +19,7 @@ class Listed:
 
     Raises:
         ValueError: the split is unknown or stands beside `tasks`, two tasks share an id, or there is none.
-        TypeError: `tasks` holds something that is no SWETask.
+        TypeError: `tasks` is none of these, or holds something that is no SWETask.
     """
 
     def __init__(self, tasks: str | os.PathLike[str] | Iterable[SWETask] | None, split: str | None) -> None:
@@ -33,6 +33,8 @@ class Listed:
         elif isinstance(tasks, (str, os.PathLike)):
             found = list(read_tasks(tasks))
         else:
+            if not isinstance(tasks, Iterable) or isinstance(tasks, (bytes, Mapping)):
+                raise TypeError(f"SWE: `tasks` is a file, a folder or SWETask objects, got {type(tasks).__name__}")
             found = list(tasks)
             for one in found:
                 if not isinstance(one, SWETask):

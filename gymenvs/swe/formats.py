@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from rtmc.gymenvs.swe.schemas import SCHEMAS, detect
 from rtmc.gymenvs.swe.sources import Folder, Image, Source, commit_name
 from rtmc.gymenvs.swe.task import SWETask
 
+_SHORT = 1 << 16  # bytes: a file that holds one plain value is shorter
 _ENDINGS = (".json", ".jsonl", ".ndjson", ".parquet", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 
 
@@ -151,9 +153,32 @@ def _records(file: Path) -> Iterator[Any]:
         try:
             yield from read_records(plain)
         except ValueError as error:
+            if told := _no_records(plain):
+                raise ValueError(f"{file}{told}") from None
             # Of an unpacked file the message names the temporary copy; the reader of it knows the packed one.
             raise ValueError(str(error).replace(str(plain), str(file))) from None
         except OSError as error:
             if error.errno is not None:
                 raise
             raise ValueError(f"{file}: this parquet file cannot be read ({error})") from None
+
+
+def _no_records(file: Path) -> str:
+    """What stands in a file that cannot be read, where it is another encoding or a JSON value that is no record; else
+    "". Of another encoding the line and the byte in it are told: both also where a file is one long line."""
+    with file.open("rb") as raw:
+        start = raw.read(_SHORT)
+        raw.seek(0)
+        if start.startswith((b"\xff\xfe", b"\xfe\xff")) or (start[1:2] or start[:1]) == b"\0":
+            return ": this is UTF-16 or UTF-32; wanted UTF-8"
+        if start.startswith(b"PAR1"):
+            return ""
+        for number, line in enumerate(raw, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return f", line {number}: this is no UTF-8 (its byte {error.start + 1} is 0x{line[error.start]:02x})"
+    if len(start) < _SHORT:
+        with contextlib.suppress(ValueError, RecursionError):
+            return f": wanted records (JSON objects), got one JSON value: {json.dumps(json.loads(start))[:60]}"
+    return ""

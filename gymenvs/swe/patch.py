@@ -3,30 +3,35 @@
 `git apply` does the arithmetic, so that a patch means here what it means everywhere (offsets are searched for, the
 context must be there, nothing is guessed). It never runs in the tree: the files that the patch names are laid into
 a scratch folder, git works there with a configuration of ours alone, and what it made is written back through
-`TreeFolder`. So nothing that the tree's own `.git/config`, hooks, `.gitattributes`, filters or file system monitors
-say is read or run, and no path, link or `..` of the patch leads out of the tree.
+`TreeFolder`. So nothing that the tree's own `.git/config`, hooks, filters or file system monitors say is read or run,
+and no path, link or `..` of the patch leads out of the tree. Its `.gitattributes` count only where `convert` says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rtmc.gymenvs.swe.difftext import Blob, make_patch, unquoted, write_patch
 from rtmc.gymenvs.swe.errors import NotFound, TreeError
 from rtmc.gymenvs.swe.folders import walk_folder
+from rtmc.gymenvs.swe.patchtext import hunk_of
 from rtmc.gymenvs.swe.paths import TreeFolder
 
-__all__ = ["Blob", "PatchError", "apply_patch", "make_patch", "write_patch"]
+__all__ = ["Blob", "PatchError", "apply_patch", "make_patch", "patched", "write_patch"]
 
 TIMEOUT_S = 120.0
 # Whatever a .gitattributes says that the patch brings: no conversion of line ends, encodings or keywords, no filter.
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding -whitespace\n"
+# With `convert` git converts as it would in a checkout, which is arithmetic; a filter would be a program.
+_CONVERTING = "* -filter -whitespace\n"
 _NAMES = re.compile(r"(?:--- |\+\+\+ |(?:rename|copy) (?:from|to) )(.*)")
 _BOTH = re.compile(r'diff --git ("(?:[^"\\]|\\.)*"|.*) ("(?:[^"\\]|\\.)*"|.*)')
 _FAILED = re.compile(r"error: patch failed: (.*):(\d+)$", re.MULTILINE)
@@ -50,48 +55,85 @@ class PatchError(ValueError):
         return type(self), (str(self), self.path, self.line)
 
 
-def apply_patch(target: TreeFolder | Path, patch: str | bytes, *, reverse: bool = False) -> tuple[str, ...]:
+def apply_patch(
+    target: TreeFolder | Path, patch: str | bytes, *, reverse: bool = False, convert: bool = False
+) -> tuple[str, ...]:
     """Apply a unified diff (git's or plain, names with `a/` and `b/`) and give the paths it changed, in order.
 
-    Folders that it empties are removed, as git does. A blank patch changes nothing.
+    Folders that it empties are removed, as git does. A blank patch changes nothing. A hunk that ends without a line of
+    context fits only at the end of its file, which is git's rule.
 
     Args:
         target: the tree, or any folder.
         patch: the diff; a str as UTF-8.
         reverse: take it back.
+        convert: the target is a checkout, and the patch was made by `git diff`: line ends, encodings and `$Id$` are
+            converted on the way as the target's `.gitattributes` say, so that a patch with plain line ends fits a file
+            that the checkout gave `\\r\\n`, and a file that it adds gets them. What the patch touches comes out as
+            `git apply` leaves it. Else bytes are compared with bytes.
 
     Raises:
         PatchError: it is no patch, doesn't fit the files, or leads out of the tree or into `.git`.
         RuntimeError: there is no git on this machine.
     """
+    with _opened(target) as tree:
+        return _write_back(tree, *_outcome(tree, patch, reverse, convert))
+
+
+def patched(
+    target: TreeFolder | Path, patch: str | bytes, *, reverse: bool = False, convert: bool = False
+) -> dict[str, tuple[Blob | None, Blob | None]]:
+    """What `apply_patch` would change: path -> what is there and what would be, None for nothing. The target stays."""
+    with _opened(target) as tree:
+        before, after = _outcome(tree, patch, reverse, convert)
+    return {path: (before.get(path), after.get(path)) for path in _changed(before, after)}
+
+
+@contextlib.contextmanager
+def _opened(target: TreeFolder | Path) -> Iterator[TreeFolder]:
+    if isinstance(target, TreeFolder):
+        yield target
+        return
+    with contextlib.closing(TreeFolder(target)) as tree:
+        yield tree
+
+
+def _outcome(
+    tree: TreeFolder, patch: str | bytes, reverse: bool, convert: bool
+) -> tuple[dict[str, Blob], dict[str, Blob]]:
+    """The files that the patch names, and what it makes of them. Raises as `apply_patch`."""
     text = patch.encode("utf-8", "surrogateescape") if isinstance(patch, str) else patch
     if not text.strip():
-        return ()
+        return {}, {}
     git = shutil.which("git")
     if git is None:
         raise RuntimeError("applying a patch takes git (2.20 or later) on PATH: install it")
-    tree = target if isinstance(target, TreeFolder) else TreeFolder(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix="rtmc-patch-") as scratch:
-            work = Path(scratch, "work")
-            work.mkdir()
-            before: dict[str, Blob] = {}
-            unusable: dict[str, TreeError] = {}
-            for path in sorted(_named(text)):
-                _lay(tree, work, path, before, unusable)
-            _make_repository(Path(scratch, "git"))
-            try:
-                for part in _in_turn(text, reverse):
-                    _git_apply(git, Path(scratch), part, reverse)
-            except PatchError as error:
-                if error.path in unusable:
-                    raise PatchError(f"{unusable[error.path]}: a patch cannot change it", error.path) from None
+    with tempfile.TemporaryDirectory(prefix="rtmc-patch-") as scratch:
+        work = Path(scratch, "work")
+        work.mkdir()
+        before: dict[str, Blob] = {}
+        unusable: dict[str, TreeError] = {}
+        named = _named(text)
+        for path in sorted(named | _attribute_files(named) if convert else named):
+            _lay(tree, work, path, before, unusable)
+        _make_repository(Path(scratch, "git"), _CONVERTING if convert else _ATTRIBUTES)
+        try:
+            for part in _in_turn(text, reverse):
+                _git_apply(git, Path(scratch), part, reverse)
+        except PatchError as error:
+            if error.path in unusable:
+                raise PatchError(f"{unusable[error.path]}: a patch cannot change it", error.path) from None
+            if error.line is None or error.path not in before:
                 raise
-            after = _blobs(work)
-        return _write_back(tree, before, after)
-    finally:
-        if tree is not target:
-            tree.close()
+            why = _why(text, error.path, error.line, reverse, before[error.path])
+            raise PatchError(f"{error}{why}", error.path, error.line) from None
+        return before, _blobs(work)
+
+
+def _attribute_files(paths: Iterable[str]) -> set[str]:
+    """The files that hold the attributes of these: one may lie in each folder above."""
+    above = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(path.count("/") + 1)}
+    return {f"{folder}/.gitattributes".removeprefix("/") for folder in above}
 
 
 def _named(patch: bytes) -> set[str]:
@@ -175,12 +217,12 @@ def _put(file: Path, blob: Blob) -> None:
     file.chmod(blob.mode & 0o777)
 
 
-def _make_repository(repository: Path) -> None:
+def _make_repository(repository: Path, attributes: str) -> None:
     for folder in ("objects", "refs", "info"):
         (repository / folder).mkdir(parents=True)
     (repository / "HEAD").write_text("ref: refs/heads/none\n")
     (repository / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
-    (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+    (repository / "info" / "attributes").write_text(attributes)
 
 
 def _git_apply(git: str, scratch: Path, patch: bytes, reverse: bool) -> None:
@@ -210,14 +252,30 @@ def _explained(complaint: str) -> PatchError:
     failed = _FAILED.search(complaint)
     if failed:
         path, line = failed[1], int(failed[2])
-        return PatchError(
-            f"the patch does not apply to {path!r}: the lines that its hunk at line {line} changes are not there",
-            path,
-            line,
-        )
+        what = f"the lines that its hunk at line {line} changes are not there"
+        return PatchError(f"the patch does not apply to {path!r}: {what}", path, line)
     first = complaint.partition("\n")[0]
     named = _FILE.search(complaint)
+    if named and ".." in named[1].split("/"):
+        return PatchError(f"the patch cannot be applied: its path {named[1]!r} leads out of the tree", named[1])
     return PatchError(f"the patch cannot be applied: {first.removeprefix('error: ')}", named[1] if named else "")
+
+
+def _why(patch: bytes, path: str, line: int, reverse: bool, blob: Blob) -> str:
+    """What else can be said of lines that git doesn't find in a file: two things that are hard to see."""
+    hunk = hunk_of(patch.decode("utf-8", "surrogateescape"), path, line, reverse=reverse)
+    lines = [one for one in (hunk or [])[1:] if not one.startswith("\\")]
+    wanted = "".join(one[1:] for one in lines if one[0] in (" +" if reverse else " -")).encode(
+        "utf-8", "surrogateescape"
+    )
+    content = blob.content or b""
+    if not wanted:
+        return ""
+    if wanted in content and lines[-1][0] in "+-":
+        return ": a hunk without a line of context behind its changes has to fit at the file's end, and it does not"
+    if wanted not in content and wanted.replace(b"\r\n", b"\n") in content.replace(b"\r\n", b"\n"):
+        return ": they are, with other line ends (\\r\\n or \\n)"
+    return ""
 
 
 def _blobs(work: Path) -> dict[str, Blob]:
@@ -236,8 +294,12 @@ def _blobs(work: Path) -> dict[str, Blob]:
     return found
 
 
+def _changed(before: Mapping[str, Blob], after: Mapping[str, Blob]) -> list[str]:
+    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
 def _write_back(tree: TreeFolder, before: dict[str, Blob], after: dict[str, Blob]) -> tuple[str, ...]:
-    changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+    changed = _changed(before, after)
     # What goes before what comes: a file may take the place of a folder, and the other way round.
     order = sorted(changed, key=lambda path: path in after)
     done: list[str] = []

@@ -81,6 +81,25 @@ def pick(patch: str, hunks: Sequence[int]) -> str:
     return "".join(parts)
 
 
+def hunks(patch: str) -> list[str]:
+    """The hunks of a patch, file by file, each from its `@@` line on. Raises ValueError where it is no unified diff."""
+    return ["".join(hunk) for section in _sections(patch) for hunk in section.hunks]
+
+
+def hunk_of(patch: str, path: str, line: int, *, reverse: bool = False) -> list[str] | None:
+    """The hunk of a file that begins at a line of the old file (`reverse`: of the new), or None where there is none."""
+    try:
+        for section in _sections(patch):
+            names = _paths(section)
+            for hunk in section.hunks if path in (names.old, names.new) else ():
+                old, _, new, _, _ = _header(hunk[0])
+                if int(new if reverse else old) == line:
+                    return hunk
+    except ValueError:  # whoever asks has an error to tell already
+        pass
+    return None
+
+
 def _header(line: str) -> tuple[str, str, str, str, str]:
     """Old start, old length, new start, new length and what comes after, of a hunk's first line."""
     match = _HUNK.fullmatch(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -66,8 +67,12 @@ class Repos:
             return None
         for ending in ("", ".git", ".bundle"):
             path = self._folder / (name + ending)
-            if path.exists():
-                return path
+            try:
+                if path.exists():
+                    return path
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:  # a name that no file can have is the name of none
+                    raise
         return None
 
     @staticmethod

@@ -38,7 +38,7 @@ from rtmc.gymenvs.swe.task import SWETask
 __all__ = ["PreparationError", "Prepared", "cache_folder", "prepare"]
 
 INSIDE = "/testbed"
-_FORM = 2  # of what a prepared folder holds: another number makes all of them anew
+_FORM = 3  # of what a prepared folder holds: another number makes all of them anew
 
 # What is installed does not change while a process lives, and reading it takes longer than all else at a reset.
 _runtimes: dict[tuple[tuple[str, ...], str], Runtime] = {}
@@ -224,7 +224,7 @@ class _Maker:
             treefiles.drop(tree, {".git"})
             task = completion.complete(self.task, tree, self._later(aside), self.where)
             completion.hide(tree, task.hidden_files)
-            completion.check_patch(task, tree, self.where)
+            task = completion.check_patch(task, tree, self.where)
             treefiles.remove(aside / "later")
             commit = None
             if gitstore.have_git():

@@ -125,8 +125,8 @@ class Image:
 class SdistFix:
     """A fix that a later release brought, told by where it stands in that release: facts, not its text.
 
-    `repository.prepare` computes the gold patch: the hunks (numbered from 1, three lines of context) of the difference
-    between the task's source and this release, in the named files.
+    `repository.prepare` computes the gold patch: some hunks of the difference between the task's source and this
+    release, in the named files. How they are numbered, and a command that lists them, has `rtmc.gymenvs.swe.hunks`.
 
     Attributes:
         name, version, sha256: the later release's source archive.

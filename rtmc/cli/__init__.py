@@ -21,6 +21,7 @@ from rtmc.cli.explain import explain
 from rtmc.cli.qa import EVALUATE, SERVE_SEARCH
 from rtmc.cli.report import REPORT
 from rtmc.cli.swe import MAKE_SWE_TASKS
+from rtmc.cli.swe_check import CHECK_SWE_TASKS
 from rtmc.cli.tools import BENCH, DOCTOR, ESTIMATORS
 from rtmc.cli.training import TRAIN
 from rtmc.cli.worlds import ENVS, PLAY
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Command] = {
         PLAY,
         ENVS,
         MAKE_SWE_TASKS,
+        CHECK_SWE_TASKS,
         SERVE_SEARCH,
         ESTIMATORS,
         BENCH,

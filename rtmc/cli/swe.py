@@ -24,8 +24,10 @@ PACKAGE   the name of a package on the registry (`toolz`, `toolz==1.2.0`), whose
 A mutant becomes a task if the suite, which two clean runs show to be stable, still runs to its end, at least one test
 fails in two runs, and no more than 80 % of them do. The files of the failing tests are hidden from the agent. All tests
 run in a sandbox. Every piece of code in a task's text has been seen to fail with the bug and to run without it; a
-mutant that cannot be shown so is rejected. The run may be stopped at any time: the same command goes on from
-OUT.journal. OUT is written anew, which is refused where it holds tasks of packages that are not named."""
+mutant that cannot be shown so is rejected, and so is one whose right code the grader does not pay. The run may be
+stopped at any time: the same command goes on from OUT.journal; two at once with one OUT are refused. OUT is written
+anew, which is refused where it holds tasks of packages that are not named."""
+_CLEAN_S = 300.0
 
 
 def _arguments(parser: Parser) -> None:
@@ -34,9 +36,16 @@ def _arguments(parser: Parser) -> None:
     parser.add_argument("--count", type=int, default=20, metavar="N", help="tasks of each package (default: 20)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of mutants (default: 0)")
     parser.add_argument("-o", "--output", default="tasks.jsonl", metavar="OUT", help="default: tasks.jsonl")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="suites run at once (default: the CPUs)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="suites run at once (default: the CPUs)")
     parser.add_argument(
         "--timeout", type=float, metavar="S", help="seconds for a mutant's suite (default: 5 clean runs, at least 10)"
+    )
+    parser.add_argument(
+        "--clean-timeout",
+        type=float,
+        default=_CLEAN_S,
+        metavar="S",
+        help=f"seconds for each run of the suite without a bug, of which there are two or more (default: {_CLEAN_S:g})",
     )
     parser.add_argument(
         "--most", type=int, metavar="N", help="mutants judged at most, a package (default: all there are)"
@@ -52,29 +61,39 @@ def _run(arguments: argparse.Namespace) -> int:
     words = list(dict.fromkeys(arguments.packages))
     if arguments.version and len(words) > 1:
         raise UsageError("--version goes with one package; write name==version for several")
-    if arguments.timeout is not None and not 0 < arguments.timeout < math.inf:
-        raise UsageError(f"--timeout must be above 0 seconds and finite, got {arguments.timeout:g}")
-    from rtmc.gymenvs.swe.mutate.journal import Journal
-    from rtmc.gymenvs.swe.mutate.make import Settings, write_tasks
+    for name, seconds in (("--timeout", arguments.timeout), ("--clean-timeout", arguments.clean_timeout)):
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise UsageError(f"{name} must be above 0 seconds and finite, got {seconds:g}")
+    from rtmc.gymenvs.swe.mutate.holding import held
+    from rtmc.gymenvs.swe.mutate.make import Settings
 
     settings = Settings(
         count=arguments.count,
         seed=arguments.seed,
-        jobs=arguments.jobs or len(os.sched_getaffinity(0)),
+        jobs=len(os.sched_getaffinity(0)) if arguments.jobs is None else arguments.jobs,
         limit_s=arguments.timeout,
         most=arguments.most,
     )
     output = Path(arguments.output)
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {str(output.parent)!r} for {output.name}")
+    with held(output, f"rtmc make-swe-tasks {' '.join(words)}"):
+        return _make(output, words, arguments, settings)
+
+
+def _make(output: Path, words: list[str], arguments: argparse.Namespace, settings: Any) -> int:
+    """The work, while no other run has the output."""
+    from rtmc.gymenvs.swe.mutate.journal import Journal
+    from rtmc.gymenvs.swe.mutate.make import write_tasks
+
     kept = output.with_name(f"{output.name}.journal")
     if output.exists() and not kept.exists():
         raise UsageError(f"{output} is there and was not begun by this command (no {kept.name}); name another with -o")
-    if not output.parent.is_dir():
-        raise UsageError(f"there is no folder {str(output.parent)!r} for {output.name}")
     before = _before(output, words, arguments.version)
     made: list[Made] = []
     failed: dict[str, str] = {}
     try:
-        with Journal(kept) as journal, _progress() as progress:
+        with Journal(kept) as journal, _progress(arguments.clean_timeout) as progress:
             for word in words:
                 try:
                     made.append(_one(word, arguments, settings, journal, progress))
@@ -103,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _before(output: Path, words: list[str], version: str) -> dict[str, list[Any]]:
     """The tasks that the output holds, by the word of their package. Raises UsageError where no word is theirs."""
     from rtmc.gymenvs.swe.formats import read_tasks
-    from rtmc.gymenvs.swe.mutate.packages import is_of
+    from rtmc.gymenvs.swe.mutate.packages import check_named, is_of
 
     found: dict[str, list[Any]] = {word: [] for word in words}
     if not output.exists() or output.stat().st_size == 0:
@@ -111,6 +130,8 @@ def _before(output: Path, words: list[str], version: str) -> dict[str, list[Any]
     for task in read_tasks(output, "rtmc"):
         word = next((word for word in words if is_of(task.source, word, version)), None)
         if word is None:
+            for named in words:
+                check_named(named, version)  # a slip in a word is the nearer fault
             raise UsageError(
                 f"{output} holds tasks of another package ({task.task_id}), which would be lost; name another file "
                 f"with -o, or all its packages"
@@ -127,7 +148,7 @@ def _one(word: str, arguments: argparse.Namespace, settings: Any, journal: Any, 
     from rtmc.gymenvs.swe.runtime import shown_distributions
 
     with opened(word, cache_folder() / "sdists", arguments.version) as (package, origin):
-        bench = make_bench(package, arguments.needs, trusted=arguments.trusted)
+        bench = make_bench(package, arguments.needs, trusted=arguments.trusted, limit_s=arguments.clean_timeout)
         if _plain_name(package.name) in shown_distributions(("pytest", *arguments.needs)):
             print(
                 f"rtmc make-swe-tasks: {package.name} is among what its tests run with: the installed copy can be read "
@@ -147,7 +168,7 @@ def _stopping(limit_s: float) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], Callable[[Made, int], None] | None]]:
+def _progress(clean_s: float) -> Iterator[Callable[[str], Callable[[Made, int], None] | None]]:
     """A bar a package on standard error while a terminal watches and rich is installed; else nothing."""
     if not sys.stderr.isatty():
         yield lambda title: None
@@ -168,7 +189,7 @@ def _progress() -> Iterator[Callable[[str], Callable[[Made, int], None] | None]]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
 
         def begin(title: str) -> Callable[[Made, int], None]:
-            bar = bars.add_task(title, total=None, told="two clean runs")
+            bar = bars.add_task(title, total=None, told=f"clean runs, at most {clean_s:g} s each")
             return lambda made, wanted: bars.update(bar, completed=len(made.tasks), total=wanted, told=_told(made))
 
         yield begin
@@ -191,6 +212,8 @@ def _report(made: list[Made]) -> Iterator[str]:
         reasons = one.to_json()["rejected"]
         if reasons:
             yield "  rejected: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        for why, count in one.refused.most_common(3):
+            yield f"  the grader, of {count}: {why}"
         for kind, counts in sorted(one.by_kind.items()):
             total, kept = sum(counts.values()), counts["accepted"]
             yield f"  {kind:<18}{total:>5} made{total - counts['survived']:>5} killed{kept:>5} tasks"

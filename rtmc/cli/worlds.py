@@ -4,12 +4,14 @@ import argparse
 import importlib
 import inspect
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtmc.cli.command import Command, Parser, UsageError, add_json, one_of, print_json
 from rtmc.cli.training import prepare_threads
+from rtmc.errors import unknown_name
 
 # World -> gymnasium id; the prefix makes gymnasium import the module that registers it.
 _WORLDS = {
@@ -25,6 +27,10 @@ _SPLITS_OF = {
 }
 
 
+_NAMED = 40  # ids of tasks that are listed at most
+_ASK = "`--task list`"  # an id like any other that is not there
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a seed: a whole number from 0 on is wanted")
@@ -34,7 +40,7 @@ def _seed(text: str) -> int:
 def _play_arguments(parser: Parser) -> None:
     parser.add_argument("world", type=one_of("world", _WORLDS), metavar="WORLD", help=", ".join(_WORLDS))
     parser.add_argument("--split", metavar="NAME", help="which tasks to draw from (`rtmc envs` lists them)")
-    parser.add_argument("--task", metavar="ID", help="this very task")
+    parser.add_argument("--task", metavar="ID", help=f"this very task; {_ASK} tells which there are")
     parser.add_argument("--data", metavar="FOLDER", help="play the games of ALFWorld's own data folder")
     parser.add_argument("--tasks", metavar="FILE", help="play the tasks of this file, e.g. SWE-bench's")
     parser.add_argument("--repos", metavar="FOLDER", help="where the clones or prepared folders of such tasks lie")
@@ -55,6 +61,10 @@ def _play(arguments: argparse.Namespace) -> int:
         if name not in taken:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is no option of {arguments.world} (`rtmc envs` lists what each world takes)")
+    given = (arguments.task or "").lstrip().startswith("{")  # a whole task, as JSON
+    if arguments.repos is not None and arguments.tasks is None and not given:
+        raise UsageError("--repos goes with --tasks: the shipped tasks bring their own repositories")
+    _check_task(_WORLDS[arguments.world], chosen)
     if arguments.model is not None:
         prepare_threads()
         from rtmc.train.watch import watch
@@ -63,16 +73,48 @@ def _play(arguments: argparse.Namespace) -> int:
         return 0
     env = gymnasium.make(_WORLDS[arguments.world], **chosen)
     try:
-        return _play_episode(env, arguments.seed)
+        return _play_episode(env, arguments.seed, help_of(arguments.world))
     finally:
         env.close()
 
 
-_HELP = """  a command, as listed, or its number
-  hint, h    what the expert would do next, and how many steps are left
+def _check_task(name: str, chosen: dict[str, Any]) -> None:
+    """Raises UsageError that names the tasks there are, where a world has a short list without the one asked for."""
+    import gymnasium
+
+    task = chosen.get("task")
+    if task is None or task.lstrip().startswith("{"):
+        return
+    env = gymnasium.make(name, **{key: value for key, value in chosen.items() if key != "task"})
+    try:
+        listed = getattr(getattr(env.unwrapped, "source", None), "tasks", None)
+        known = [one.task_id for one in listed] if isinstance(listed, list) else [task]
+    finally:
+        env.close()
+    if task not in known and len(known) <= _NAMED:
+        raise UsageError(unknown_name("task", task, known))
+
+
+_LINES = {
+    "household": "  a command, as listed, or its number",
+    "search-qa": "  a whole message, as the task's text asks for it",
+    "swe": """  a line is a shell command, run in a sandbox without network, in the repository's folder. Each has its
+  own shell, so only files stay. To go to a folder: `(cd DIR && COMMAND)`. A here-document may follow on more lines,
+  and a whole message in the form that the task's text shows is taken as one.
+  submit     end the task and have it graded by its hidden tests: nothing else gives a reward
+  Ctrl-C     stop a command that runs; at the prompt, leave""",
+}
+_NEEDS = "`swe` needs git and a sandbox, bubblewrap or unshare: `rtmc doctor` tells what works here."
+_LEFT = "it was not played to its end, so nothing is graded, and what was done is lost"
+_WORDS = """  hint, h    what the expert would do next, and how many steps are left
   undo, u    take the last step back
-  help, ?    this text (a command `help` of the world's own has a number)
+  help, ?    this text
   quit, q    leave"""
+
+
+def help_of(world: str) -> str:
+    """What can be typed while a world is played."""
+    return f"{_LINES[world]}\n{_WORDS}"
 
 
 class _Moment(NamedTuple):
@@ -84,8 +126,11 @@ class _Moment(NamedTuple):
     total: float
 
 
-def _play_episode(env: Any, seed: int | None) -> int:
-    """One episode on standard input: a command or its number a line, or a word of `_HELP`."""
+def _play_episode(env: Any, seed: int | None, told: str) -> int:
+    """One episode on standard input: a command or its number a line, or a word of `told`, which is the help.
+
+    Ctrl-C while a step runs ends that step alone; at the prompt it ends the episode, and is raised.
+    """
     observation, info = env.reset(seed=seed)
     print(f"task {info['task_id']}\n\n{observation}")
     world: Any = env.unwrapped
@@ -97,13 +142,18 @@ def _play_episode(env: Any, seed: int | None) -> int:
     moments = [_Moment(take(), observation, info, 0.0)]
     _list_commands(info)
     while True:
-        word = _next_word()
         info, total, turns = moments[-1].info, moments[-1].total, len(moments) - 1
+        left = f"\nleft after {turns} turns, reward {total:g}: {_LEFT}"
+        try:
+            word = _next_word("command or number" if info.get("admissible_commands") else "command")
+        except KeyboardInterrupt:
+            print(left)
+            raise
         if word is None:
-            print(f"\nleft after {turns} turns, reward {total:g}")
+            print(left)
             return 0
         if word in ("help", "?"):
-            print(f"\n{_HELP}")
+            print(f"\n{told}")
         elif word in ("hint", "h"):
             print(f"\n{_hint(env)}")
         elif word in ("undo", "u"):
@@ -120,7 +170,11 @@ def _play_episode(env: Any, seed: int | None) -> int:
                 word = commands[number - 1]
             if hasattr(world, "read_line"):
                 word = _whole_command(word)
-            observation, reward, terminated, truncated, info = env.step(as_action(word))
+            try:
+                observation, reward, terminated, truncated, info = env.step(as_action(word))
+            except KeyboardInterrupt:
+                print(f"\n> {word}\n{_interrupted(world, moments[-1])}")
+                continue
             print(f"\n> {word}\n{observation}")
             total, turns = total + float(reward), turns + 1
             if terminated or truncated:
@@ -130,6 +184,20 @@ def _play_episode(env: Any, seed: int | None) -> int:
                 return 0
             moments.append(_Moment(take(), observation, info, total))
             _list_commands(info)
+
+
+def _interrupted(world: Any, before: _Moment) -> str:
+    """Have a whole episode again after a step that was broken off; what to print.
+
+    Where lines are commands, what they wrote stays, as after any command that is killed; the world's notes of it are
+    made anew. Elsewhere the state is that before the step. Nothing of a killed command runs on: `Sandbox.run` sees to
+    that before the interrupt goes on.
+    """
+    commands = hasattr(world, "read_line")
+    if before.snapshot is not None:
+        world.restore(world.snapshot() if commands else before.snapshot)
+    code = f"Exit code: {128 + signal.SIGKILL}\n" if commands else ""
+    return f"{code}stopped by Ctrl-C; the episode goes on, and no turn was taken"
 
 
 def _list_commands(info: dict[str, Any]) -> None:
@@ -161,11 +229,11 @@ def _undo(env: Any, moments: list[_Moment]) -> str:
     return moments[-1].observation
 
 
-def _next_word() -> str | None:
-    """The next line that is not blank; None for `q` and at the end of the input."""
+def _next_word(wanted: str) -> str | None:
+    """The next line that is not blank; None for `q` and at the end of the input. `wanted`: how the prompt calls it."""
     while True:
         if sys.stdin.isatty():
-            print("\ncommand or number, ? for help, q to leave: ", end="", flush=True)
+            print(f"\n{wanted}, ? for help, q to leave: ", end="", flush=True)
         line = sys.stdin.readline()
         word = line.strip()
         if not line or word in ("q", "quit"):
@@ -196,6 +264,7 @@ def _envs(arguments: argparse.Namespace) -> int:
         print(f"    splits: {', '.join(record['splits'])}")
         for name, default in record["arguments"].items():
             print(f"    {name} = {default}")
+    print(f"Which tasks a world has, or how their ids are written: `rtmc play WORLD` with {_ASK}.")
     return 0
 
 
@@ -242,5 +311,7 @@ PLAY = Command(
     "play an episode yourself, or watch a trained policy",
     _play_arguments,
     _play,
-    f"Play an episode yourself, or watch a trained policy (--model). While you play:\n\n{_HELP}",
+    "Play an episode yourself, or watch a trained policy (--model). What can be typed:\n\n"
+    + "".join(f"{world}\n{lines}\n" for world, lines in _LINES.items())
+    + f"all worlds\n{_WORDS}\n\n{_NEEDS}",
 )

@@ -25,14 +25,14 @@ class Genuine:
 
     Args:
         told: `inside`, `protected` (path -> SHA-256).
-        origin: gets the code that was loaded.
+        trust: answers for a test's wrappers; its origin gets the code that was loaded.
         comparer: what compares in the changed tests.
         before: called before a file is compiled: the last look at the runner.
         report: called with a path whose text is not the one that was laid.
     """
 
-    def __init__(self, told, origin, comparer, before, report):
-        self.origin, self.comparer, self.before, self.report = origin, comparer, before, report
+    def __init__(self, told, trust, comparer, before, report):
+        self.trust, self.origin, self.comparer, self.before, self.report = trust, trust.origin, comparer, before, report
         inside = told["inside"]
         self.wanted = {os.path.join(inside, path): digest for path, digest in told["protected"].items()}
         self.stems = {os.path.splitext(os.path.basename(path))[0] for path in self.wanted}
@@ -115,11 +115,13 @@ class Genuine:
         if not functions:
             return "" if _MAKES_CODE.search(text) else "of no known code"
         for one in functions:
-            if not self.origin.whose(one.__code__) and not self._given(one):
+            foreign = self.trust.culprit(one)
+            if foreign is not None and not self._given(one):
                 name = one.__code__.co_filename
-                if (name == path or name.startswith("<")) and _MAKES_CODE.search(text):
+                known = self.origin.whose(one.__code__)
+                if not known and (name == path or name.startswith("<")) and _MAKES_CODE.search(text):
                     continue  # the tests make code at run time
-                return self.origin.file(one.__code__)
+                return foreign
         names = functions[-1].__globals__
         if names.get("__builtins__") not in (builtins, vars(builtins)):
             return "of other builtins"

@@ -32,15 +32,20 @@ from rtmc.gymenvs.swe.grading.equal import Comparer
 from rtmc.gymenvs.swe.grading.genuine import Genuine
 from rtmc.gymenvs.swe.grading.origin import RUNNER, Origin
 from rtmc.gymenvs.swe.grading.session import Watched, stranger
+from rtmc.gymenvs.swe.grading.trust import Trust
 from rtmc.gymenvs.swe.grading.watch import WATCHED_PACKAGES, Machinery, make_watch
 
 MESSAGE = 4000  # characters of a failure's text that are sent
 JUNIT_PIECE = 32768
+OFTEN = 16  # of 256 tests, after how many everything is looked at; it costs milliseconds, and nobody foresees it
 
 
 def make_channel(key):
     """`send(kind, *values)`: one signed line into what was standard output."""
-    descriptor = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 200))
+    most = os.sysconf("SC_OPEN_MAX")
+    most = min(most, 200) if most > 0 else 200
+    low, high = most // 2, most - most // 8  # below the limit, with room above for more than one try
+    descriptor = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(low, high))
     os.dup2(2, 1)
     signer, owner, number = hmac.new(key, digestmod=hashlib.sha256), os.getpid(), [0]
     dumps, getpid, write = json.dumps, os.getpid, os.write
@@ -107,8 +112,9 @@ def make_plugin(pytest, send, told, origin, undo):
     canary_files = set()
     shown_canaries = {canary["path"] for canary in told["canaries"]}
     seen_changes = set()
-    comparer = Comparer(origin, told["familiar"])
-    watching, owner = told["watch"], os.getpid()
+    comparer = Comparer(origin, told["before"])
+    trust = Trust(origin, comparer.as_before)
+    watching, owner, chance = told["watch"], os.getpid(), os.urandom
 
     def tell_one(name, file):
         if (name, file) not in seen_changes:
@@ -122,11 +128,11 @@ def make_plugin(pytest, send, told, origin, undo):
     def check(whole):
         tell(machinery[0].changes(whole))
 
-    genuine = Genuine(told, origin, comparer, lambda: check(False), lambda path: send("act", "open", path, ""))
+    genuine = Genuine(told, trust, comparer, lambda: check(True), lambda path: send("act", "open", path, ""))
     if watching:
         genuine.install()
-    machinery = [Machinery(origin)]
-    watched = Watched(origin, genuine, tell_one, told["plugins"])
+    machinery = [Machinery(trust)]
+    watched = Watched(trust, genuine, tell_one, told["plugins"])
 
     def message(report):
         text = report.longrepr
@@ -213,10 +219,11 @@ def make_plugin(pytest, send, told, origin, undo):
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_makereport(self, item, call):
-            first = stranger(origin, call.excinfo)  # before pytest puts its own exception in place of another runner's
+            raised = innermost(call.excinfo)
+            first = stranger(origin, raised)  # before pytest puts its own exception in place of another runner's
             outcome = yield
             report = outcome.get_result()
-            raised = call.excinfo
+            raised = innermost(call.excinfo)
             send(
                 "phase",
                 item.nodeid,
@@ -242,7 +249,7 @@ def make_plugin(pytest, send, told, origin, undo):
 
         @pytest.hookimpl(trylast=True)
         def pytest_runtest_logfinish(self, nodeid, location):
-            check(False)
+            check(chance(1)[0] < OFTEN)
             if watching:
                 watched.hooks()
 
@@ -265,6 +272,12 @@ def make_plugin(pytest, send, told, origin, undo):
             send("internal_error", str(excrepr)[-MESSAGE:])
 
     return Plugin()
+
+
+def innermost(excinfo):
+    """The exception's own record: pytest-subtests 0.15 hands one within another to pytest 8."""
+    inner = getattr(excinfo, "_excinfo", None)
+    return inner if inner is not None and type(inner) is type(excinfo) else excinfo
 
 
 def worse(first, second):
@@ -297,7 +310,7 @@ def main(told, parts):
     sys.path[:] = [told["inside"], *told["path"], *(path for path in sys.path if path not in outside)]
     libraries = tuple({*outside, sys.base_prefix, sys.prefix, os.path.dirname(os.__file__)})
     send("start", pytest.__version__, ".".join(map(str, sys.version_info[:3])), libraries)
-    origin = Origin(told["inside"], libraries, told["changed"])
+    origin = Origin(told["inside"], libraries, told["changed"], told["ignored"])
     for names in (globals(), *(vars(part) for part in parts)):
         origin.own_all(names)
     origin.own(sys._getframe(1).f_code, RUNNER)

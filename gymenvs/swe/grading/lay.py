@@ -75,7 +75,13 @@ def lay_over(
         changes: (path, kind) of what differs between the two, kind "added", "modified", "deleted" or "mode".
         owner: (uid, gid) of what is written; None = ours.
         packages: top-level names of what the task's Python has installed.
+
+    Raises:
+        ValueError: a test file of the task lies outside the tree, or in the place of a folder that the tree has.
     """
+    for path in task.test_files:
+        if (base / path).is_dir():
+            raise ValueError(f"task {task.task_id!r:.80}: field `test_files`: {path!r} is a folder of the tree")
     laid = Laid()
     rules = _Rules(task, base)
     own: list[str] = []

@@ -16,13 +16,16 @@ class Origin:
     """Knows code objects by identity (the runner's, the protected tests') or by value (what compiling the text of a
     library's file, or of a file that the agent left alone, gives)."""
 
-    def __init__(self, inside, libraries, changed):
+    def __init__(self, inside, libraries, changed, ignored=()):
+        self.ignored = frozenset(ignored)
         self.inside, self.changed = inside + "/", {inside + "/" + path for path in changed}
         self.libraries = tuple(one.rstrip("/") + "/" for one in libraries)
         self.began = time.time()
         self._owned = {}  # id of a code object -> (the object, whose)
         self._compiled = {}  # file -> code objects that its text gives
         self._stat, self._compile = os.stat, compile
+        self._normal, self._real = os.path.normpath, os.path.realpath
+        self._real_inside = os.path.realpath(inside)
         for name, module in list(sys.modules.items()):
             if getattr(getattr(module, "__spec__", None), "origin", "") == "frozen":
                 self.own_all(vars(module), modules=(name, module.__name__))
@@ -60,8 +63,13 @@ class Origin:
 
     def place(self, file):
         """LIBRARY or BASE for a file that nothing of this process can have written, else ""."""
-        if file in self.changed or not file.startswith((*self.libraries, self.inside)):
+        if file in self.changed or not file.startswith((*self.libraries, self.inside)) or self._normal(file) != file:
             return ""
+        if file.startswith(self.inside) and not file.startswith(self.libraries):
+            # Nobody says whose the files of folders are that count as no change; a link may lead to a changed file.
+            inner = file[len(self.inside) :]
+            if not self.ignored.isdisjoint(inner.split("/")) or self._real(file) != self._real_inside + "/" + inner:
+                return ""
         try:
             if self._stat(file).st_ctime >= self.began:
                 return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rtmc.gymenvs.swe.grading.names import matches
 
-__all__ = ["TestReport", "TestResult"]
+__all__ = ["BADNESS", "TestReport", "TestResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TestReport:
         Where an id stands for several tests of the run, the one that did worst speaks for them.
         """
         found = [self.results[one] for one in matches(test, dict(self.results))]
-        return max(found, key=lambda one: _BADNESS[one.status], default=None)
+        return max(found, key=lambda one: BADNESS[one.status], default=None)
 
     @property
     def crashed(self) -> bool:
@@ -82,4 +82,4 @@ class TestReport:
         return not self.complete or (self.exit_code != 0 and not bad)
 
 
-_BADNESS = {"PASSED": 0, "XFAIL": 1, "SKIPPED": 2, "XPASS": 3, "FAILED": 4, "ERROR": 5}
+BADNESS = {"PASSED": 0, "XFAIL": 1, "SKIPPED": 2, "XPASS": 3, "FAILED": 4, "ERROR": 5}

@@ -7,6 +7,7 @@ is, and what it prints is believed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -19,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from rtmc.gymenvs.sandbox import Completed, Limits, open_sandbox
+from rtmc.gymenvs.swe import checks
 from rtmc.gymenvs.swe.grading.canary import make_canaries
 from rtmc.gymenvs.swe.grading.command import pytest_arguments, with_files
 from rtmc.gymenvs.swe.grading.logs import PARSERS
 from rtmc.gymenvs.swe.grading.names import files_of
 from rtmc.gymenvs.swe.grading.report import TestReport, TestResult
 from rtmc.gymenvs.swe.grading.stream import Channel, read_channel
+from rtmc.gymenvs.swe.tree import IGNORED
 
 __all__ = ["run_tests"]
 
@@ -45,7 +48,7 @@ for name in [name for name in sys.modules if name.startswith("rtmc")]:
 main, part = part.main, None
 main(told, parts)
 """
-_PARTS = ("origin", "equal", "genuine", "session", "watch", "guard")
+_PARTS = ("origin", "trust", "vary", "asked", "comparisons", "equal", "genuine", "session", "watch", "guard")
 _OUTPUT = 32 << 20  # bytes of each stream: results and the printed log
 
 
@@ -82,23 +85,26 @@ def run_tests(
         protected: path -> SHA-256 of the files that tests consist of, as laid. One that is another afterwards voids
             the report.
         known: what the tree had from the beginning: `metadata` (paths of packages' metadata), `plugins` (modules that
-            the task makes plugins of pytest), `familiar` (names of classes that equal everything).
+            the task makes plugins of pytest).
         guarded: False runs even a plain call of pytest in a shell: for a tree that is itself pytest or a part of it.
         backend, trusted: as in `open_sandbox`.
         limits: of the whole run; by default those of `Limits`, with room for output.
         env: variables beyond the runtime's.
 
     Raises:
-        ValueError: an unknown parser, or an argument that the sandbox refuses. SandboxError: there is no sandbox.
+        ValueError: an unknown parser, a test in a file of no possible name, or an argument that the sandbox refuses.
+        SandboxError: there is no sandbox.
     """
+    plain = pytest_arguments(command)
     if parser not in PARSERS:
         raise ValueError(f"run_tests: parser={parser!r} is none of {', '.join(PARSERS)}")
     tree = Path(tree)
     if not tree.is_dir():
         raise ValueError(f"run_tests: `tree` is {str(tree)!r}, which is no folder")
+    if too_long := [one for one in files_of(tests) if plain is not None and not checks.fits(one)]:
+        raise ValueError(f"run_tests: `tests`: wanted files of the tree, got {too_long[0]!r:.60}...")
     limits = limits or Limits()
     limits = replace(limits, output_bytes=max(limits.output_bytes, _OUTPUT))
-    plain = pytest_arguments(command)
     variables = {**runtime.env, **(env or {})}
     with open_sandbox(
         tree,
@@ -135,7 +141,9 @@ def run_tests(
                 "canaries": [{"path": one.path, "source": one.source, "at": one.at} for one in birds],
                 "protected": dict(protected or {}),
                 "changed": sorted(changed),
-                **{name: sorted((known or {}).get(name, ())) for name in ("metadata", "plugins", "familiar")},
+                "ignored": sorted(IGNORED),
+                **{name: sorted((known or {}).get(name, ())) for name in ("metadata", "plugins")},
+                "before": _before(base, changed),
                 "watch": bool(protected),
                 "junit": f"/tmp/{secrets.token_hex(8)}.xml",
             }
@@ -145,7 +153,8 @@ def run_tests(
                 done = sandbox.run(program, stdin=_input(told), env={**own, "PYTHONPATH": ":".join(outside)})
             finally:
                 for one in birds:
-                    (tree / one.path).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # code under test may have put anything in a folder's place
+                        (tree / one.path).unlink()
             channel = read_channel(
                 done.stdout.encode("utf-8", "replace"),
                 key,
@@ -161,6 +170,16 @@ def run_tests(
     if altered:
         report = replace(report, forged=(*report.forged, f"{altered[0]} was changed while the tests ran"))
     return report
+
+
+def _before(base: Path | None, changed: Iterable[str]) -> dict[str, str]:
+    """The texts that changed sources had: by them a function is known that the agent left as it was."""
+    found = {}
+    for path in changed if base is not None else ():
+        source = Path(base or ".", path)
+        if path.endswith(".py") and source.is_file() and not source.is_symlink():
+            found[path] = source.read_text("utf-8", "replace")
+    return found
 
 
 def _texts(tree: Path, paths: Iterable[str]) -> dict[str, str]:

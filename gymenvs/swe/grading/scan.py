@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Finding", "all_equal", "scan_source"]
+__all__ = ["Finding", "scan_source"]
 
 _MODULES = {
     "pytest": "the test runner",
@@ -66,16 +66,6 @@ def scan_source(now: str, before: str = "") -> tuple[Finding, ...]:
         known = {what for _, what in _findings(ast.parse(before))}
     found = sorted({one for one in _findings(tree) if one[1] not in known})
     return tuple(Finding(*one) for one in found)
-
-
-def all_equal(text: str) -> set[str]:
-    """Names of the classes in a text that plainly equal everything."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return {node.name for node in classes if any(_equals_all(member) for member in node.body)}
 
 
 def _findings(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -21,8 +21,8 @@ class Watched:
 
     `plugins`: modules of the tree that the task's configuration names as plugins."""
 
-    def __init__(self, origin, genuine, tell, plugins=()):
-        self.origin, self.genuine, self.tell = origin, genuine, tell
+    def __init__(self, trust, genuine, tell, plugins=()):
+        self.trust, self.origin, self.genuine, self.tell = trust, trust.origin, genuine, tell
         self.plugins = frozenset(plugins)
         self._hooks, self._types = {}, {}
         self._given, self._functions = {}, {}
@@ -51,16 +51,17 @@ class Watched:
         """Every function that a hook calls is a library's, the guard's, or of a protected file."""
         for name, hook in self._implementations():
             function = hook.function
-            code = code_of(function)
-            known = self._hooks.get(id(function))
-            if known is function or (code is not None and self.origin.whose(code)):
+            if self._hooks.get(id(function)) is function:
+                continue
+            foreign = self.trust.culprit(function)
+            if foreign is None and code_of(function) is not None:
                 continue
             plugin = getattr(hook.plugin, "__name__", "")
             if isinstance(hook.plugin, types.ModuleType) and plugin in self.plugins:
                 continue  # the task's own configuration makes a plugin of the code under test
-            self.tell("the hook " + name + " of " + str(hook.plugin_name)[:200], self.origin.file_of(function))
+            self.tell("the hook " + name + " of " + str(hook.plugin_name)[:200], foreign or "")
         if self._manager._inner_hookexec != self._exec:
-            self.tell("the call of hooks", self.origin.file_of(self._manager._inner_hookexec))
+            self.tell("the call of hooks", self.trust.author(self._manager._inner_hookexec))
         for one in (self._manager, self._manager.hook):
             self.object(one, type(one).__name__)
 
@@ -77,16 +78,18 @@ class Watched:
                             self.tell(label + "'s " + base.__name__ + "." + name, self.origin.file_of(value))
         own = vars(one)
         for name in self._types[kind] & own.keys():
-            if not self.origin.vouches(own[name]):
-                self.tell(label + "." + name, self.origin.file_of(own[name]))
+            foreign = self.trust.culprit(own[name])
+            if foreign is not None:
+                self.tell(label + "." + name, foreign)
 
     def tracers(self):
         """Nobody's function is called with every step of a test."""
         found = [sys.gettrace(), sys.getprofile()]
         found += [getattr(threading, name, None) for name in ("_trace_hook", "_profile_hook")]
         for one in found:
-            if one is not None and chain(one) and not self.origin.vouches(one):
-                self.tell("the tracing of code", self.origin.file_of(one))
+            foreign = self.trust.culprit(one)
+            if foreign is not None:
+                self.tell("the tracing of code", foreign)
 
     # -- tests
 
@@ -118,8 +121,9 @@ class Watched:
     def _judging(self, names, label):
         for name, value in list(names.items()):
             judges = name.startswith(_CASE) or name in _CASE_NAMES
-            if judges and not isinstance(value, (str, int, type(None))) and not self.origin.vouches(value):
-                self.tell(label + "." + name, self.origin.file_of(value))
+            foreign = self.trust.culprit(value) if judges else None
+            if foreign is not None:
+                self.tell(label + "." + name, foreign)
 
     def begins(self, item):
         self.item(item)

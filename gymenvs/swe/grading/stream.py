@@ -16,7 +16,8 @@ from typing import Any
 from rtmc.gymenvs.swe.grading.canary import Canary
 from rtmc.gymenvs.swe.grading.claims import Claims
 from rtmc.gymenvs.swe.grading.junit import parse_junit
-from rtmc.gymenvs.swe.grading.report import TestResult
+from rtmc.gymenvs.swe.grading.report import BADNESS, TestResult
+from rtmc.gymenvs.swe.grading.watch import LIBRARY_PART
 from rtmc.gymenvs.swe.tree import IGNORED
 
 __all__ = ["STOPPED", "Channel", "read_channel"]
@@ -46,6 +47,7 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "junit": (str,),
     "end": (int,),
 }
+_PART = "a subtest failed"
 STOPPED = "the code under test"  # begins the message of a result that the grader itself made a failure
 
 
@@ -76,8 +78,11 @@ def _messages(data: bytes, key: bytes) -> Iterator[list[Any] | str]:
 
 @dataclass(slots=True)
 class _Test:
+    """One run of a test. parts: what its subtests ended with, each as the values of a phase, success left out."""
+
     phases: dict[str, list[Any]] = field(default_factory=dict)
     logged: dict[str, list[Any]] = field(default_factory=dict)
+    parts: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -126,7 +131,7 @@ def read_channel(
         texts: path -> text of the protected Python files, as they lay before the run.
     """
     channel = Channel()
-    tests: dict[str, _Test] = {}
+    tests: dict[str, list[_Test]] = {}
     junit: list[str] = []
     acts: list[tuple[str, str, str]] = []
     swapped: list[tuple[str, str]] = []
@@ -140,11 +145,12 @@ def read_channel(
             break
         kind, *values = message
         if kind == "phase":
-            tests.setdefault(values[0], _Test()).phases[values[1]] = values[2:]
+            tests.setdefault(values[0], [_Test()])[-1].phases[values[1]] = values[2:]
         elif kind == "log":
-            _log(tests.setdefault(values[0], _Test()), values[1:])
+            _log(tests.setdefault(values[0], [_Test()])[-1], values[1:])
         elif kind == "running":
             channel.running = values[0]
+            tests.setdefault(values[0], []).append(_Test())  # an id may come twice
         elif kind == "collect_error":
             channel.collection_errors[values[0]] = values[1]
         elif kind == "junit":
@@ -168,7 +174,7 @@ def read_channel(
     claims = Claims(texts, base, changed)
     text = "\n".join(texts.values())
     places = _Places(inside, base, frozenset(changed), frozenset(protected), text, libraries, claims)
-    outcomes = {name: _outcome(name, test, places) for name, test in tests.items()}
+    outcomes = {name: _worst([_outcome(name, run, places) for run in runs]) for name, runs in tests.items()}
     for name, (result, fault) in outcomes.items():
         if fault:
             channel.forged.append(f"{name}: {fault}")
@@ -177,7 +183,10 @@ def read_channel(
     if channel.status is not None and not channel.interrupted:
         channel.running = ""
         _judge_canaries(channel, canaries, {name: result for name, (result, _) in outcomes.items()})
-        _compare_junit(channel, junit, canaries)
+        parts = {
+            name: {_status("call", *part[:2]) for run in runs for part in run.parts} for name, runs in tests.items()
+        }
+        _compare_junit(channel, junit, parts)
         if channel.status == 1 and not channel.collection_errors:
             real = any(one.status in ("FAILED", "ERROR") for one in channel.results.values())
             channel.status = 1 if real else 0  # the canaries alone failed
@@ -187,9 +196,10 @@ def read_channel(
 
 def _log(test: _Test, values: list[Any]) -> None:
     when, outcome, wasxfail, part = values
-    if part:  # a subtest: its failure is the test's, its success is not
-        if outcome == "failed":
-            test.logged["part"] = [outcome, wasxfail]
+    if part:  # a subtest, whose phase came just before
+        ended = test.phases.pop(when, None)
+        if outcome != "passed":
+            test.parts.append([outcome, wasxfail, *(ended[2:] if ended else ["", "", False, False, "", 0.0])])
         return
     test.logged[when] = [outcome, wasxfail]
 
@@ -250,28 +260,44 @@ def _outcome(name: str, test: _Test, places: _Places) -> tuple[TestResult | None
     for when in _PHASES:
         if when not in test.phases:
             continue
-        outcome, wasxfail, raised, origin, sure, given, message, _ = test.phases[when]
+        outcome, wasxfail, raised = test.phases[when][:3]
         if test.logged.get(when, [outcome, wasxfail]) != [outcome, wasxfail]:
             return None, "its outcome was altered after the test had run"
         if outcome == "passed" and raised:
             return None, f"{raised} was raised and yet the test is said to have passed"
         if outcome == "passed" and not wasxfail:
             continue
-        status = _status(when, outcome, wasxfail)
-        # A skip counts as maintained and an expected failure as a pass: neither is for the code under test to say.
-        words = {"SKIPPED": ("skip", "Skip"), "XFAIL": ("xfail", "expectedFailure")}.get(status, ())
-        place = places.path(origin) if words else ""
-        if words and places.base is not None and not given:
-            stopped = status == "SKIPPED" or raised == "XFailed"
-            if stopped and origin and not (sure and places.is_honest(origin)):
-                status, message = "FAILED", f"{STOPPED} ({place}) stopped the test\n{message}"
-            elif not (stopped and origin and not places.is_test(origin)) and not places.says(name, *words):
-                what = "that is skipped" if status == "SKIPPED" else "that fails"
-                status, message = "FAILED", f"{STOPPED} marked the test as one {what}\n{message}"
-        result = TestResult(status, message, seconds, place)
-    if "part" in test.logged and result.status == "PASSED":
-        result = TestResult("FAILED", "a subtest failed", seconds)
+        result = _ended(name, when, test.phases[when], seconds, places)
+    for part in test.parts if result.status == "PASSED" else ():
+        # As pytest has it: its failure is the test's, its skip leaves the test a pass. Whose skip it is counts here.
+        ended = _ended(name, "call", part, seconds, places)
+        if ended.status == "FAILED":
+            return TestResult("FAILED", ended.message if ended.message.startswith(STOPPED) else _PART, seconds), ""
     return result, ""
+
+
+def _ended(name: str, when: str, phase: list[Any], seconds: float, places: _Places) -> TestResult:
+    """What a phase that did not simply pass makes of a test."""
+    outcome, wasxfail, raised, origin, sure, given, message, _ = phase
+    status = _status(when, outcome, wasxfail)
+    # A skip counts as maintained and an expected failure as a pass: neither is for the code under test to say.
+    words = {"SKIPPED": ("skip", "Skip"), "XFAIL": ("xfail", "expectedFailure")}.get(status, ())
+    place = places.path(origin) if words else ""
+    if words and places.base is not None and not given:
+        stopped = status == "SKIPPED" or raised == "XFailed"
+        if stopped and origin and not (sure and places.is_honest(origin)):
+            status, message = "FAILED", f"{STOPPED} ({place}) stopped the test\n{message}"
+        elif not (stopped and origin and not places.is_test(origin)) and not places.says(name, *words):
+            what = "that is skipped" if status == "SKIPPED" else "that fails"
+            status, message = "FAILED", f"{STOPPED} marked the test as one {what}\n{message}"
+    return TestResult(status, message, seconds, place)
+
+
+def _worst(runs: list[tuple[TestResult | None, str]]) -> tuple[TestResult | None, str]:
+    """Of the runs of one id, as a report of several entries reads: the worst result, None if one did not end."""
+    fault = next((fault for _, fault in runs if fault), "")
+    results = [result for result, _ in runs if result is not None]
+    return (max(results, key=lambda one: BADNESS[one.status]) if len(results) == len(runs) else None), fault
 
 
 def _status(when: str, outcome: str, wasxfail: bool) -> str:
@@ -301,8 +327,11 @@ def _judge_canaries(channel: Channel, canaries: Sequence[Canary], outcomes: dict
             return
 
 
-def _compare_junit(channel: Channel, pieces: list[str], canaries: Sequence[Canary]) -> None:
-    """Signed results against pytest's own report: two ways from the same run have to agree."""
+def _compare_junit(channel: Channel, pieces: list[str], parts: Mapping[str, Collection[str]]) -> None:
+    """Signed results against pytest's own report: two ways from the same run have to agree.
+
+    parts: what subtests ended with. The report has one entry for a test, which says what was worst in it.
+    """
     if channel.fault or (channel.status not in (0, 1) and not channel.results):
         return
     if not pieces:
@@ -318,10 +347,11 @@ def _compare_junit(channel: Channel, pieces: list[str], canaries: Sequence[Canar
         if result.message.startswith(STOPPED):
             continue  # the grader's own judgement, of which pytest knows nothing
         status = written.get(name, ("",))[0]
-        if not status or (result.status == "PASSED") > (status == "PASSED"):
+        part = status in parts.get(name, ()) and status in ("SKIPPED", "XFAIL")
+        if not status or (result.status == "PASSED" and status != "PASSED" and not part):
             channel.forged.append(f"{name}: the JUnit report says {status or 'nothing'}, the run {result.status}")
             return
-        if status in good and result.status not in good and result.message != "a subtest failed":
+        if status in good and result.status not in good and result.message != _PART:
             channel.forged.append(f"{name}: the JUnit report says {status}, the run {result.status}")
             return
 
@@ -337,6 +367,8 @@ def _judge_acts(
         text = f"{places.path(file) or 'something'}: {event}" + ("" if what == "called" else f" on {places.path(what)}")
         words = ("__code__",) if event == "object.__setattr__" else ()
         word = _TRACING.get(event, "")
+        # A finalizer of the code under test runs in whatever frame is there: a test traces where its text says so.
+        words = (word,) if word else words
         voids = (what != "called" or bool(word)) and not places.is_honest(file, *words)
         if word and (not file or places.had(file, word)):
             voids = False
@@ -345,6 +377,9 @@ def _judge_acts(
         text = f"{name} is no longer the runner's own" + (f", but of {places.path(file)}" if file else "")
         label = name.removesuffix(".__code__").removesuffix(".__defaults__").rpartition(".")[2]
         honest = places.is_honest(file, label) and (places.base is None or not _is_runner(file))
+        if name.startswith(LIBRARY_PART):
+            text = f"{name} is no longer its own" + (f", but of {places.path(file)}" if file else "")
+            honest = honest or places.had(file, ".".join(name[len(LIBRARY_PART) :].split(".")[-2:]))  # as before
         (channel.suspicions if honest else channel.forged).append(text)
 
 

@@ -21,7 +21,7 @@ from rtmc.gymenvs.swe.grading.lay import Laid, lay_over
 from rtmc.gymenvs.swe.grading.logs import parse_r2e
 from rtmc.gymenvs.swe.grading.report import TestReport
 from rtmc.gymenvs.swe.grading.run import run_tests
-from rtmc.gymenvs.swe.grading.scan import all_equal, scan_source
+from rtmc.gymenvs.swe.grading.scan import scan_source
 from rtmc.gymenvs.swe.grading.stream import STOPPED
 from rtmc.gymenvs.swe.tree import TreeSnapshot, WorkTree
 
@@ -127,7 +127,7 @@ def run_snapshot(
     owner = users.owner()
     with WorkTree.from_snapshot(base, snapshot, owner=owner) as tree:
         laid = lay_over(task, base, tree.root, tree.changes(), owner, _packages(runtime))
-        suspicions, familiar = _read_changes(laid, base, tree.root)
+        suspicions = _read_changes(laid, base, tree.root)
         report = run_tests(
             tree.root,
             (*task.fail_to_pass, *task.pass_to_pass) or tuple(_test_files(task)),
@@ -138,7 +138,7 @@ def run_snapshot(
             base=base,
             changed=laid.changed,
             protected=laid.protected,
-            known={"metadata": laid.metadata, "plugins": laid.plugins, "familiar": familiar},
+            known={"metadata": laid.metadata, "plugins": laid.plugins},
             guarded=not any(os.path.lexists(base / up / name) for up in ("", "src") for name in _RUNNERS),
             inside=tree.inside,
             backend=backend,
@@ -162,14 +162,13 @@ def _packages(runtime: Any) -> set[str]:
     return {one.name.split(".")[0] for one in found}
 
 
-def _read_changes(laid: Laid, base: Path, root: Path) -> tuple[list[str], set[str]]:
-    """What reading the changed sources gives: suspicions, and the classes that equalled everything before."""
-    told, familiar = list(laid.suspicions), set[str]()
+def _read_changes(laid: Laid, base: Path, root: Path) -> list[str]:
+    """What reading the changed sources gives reason to suspect."""
+    told = list(laid.suspicions)
     for path, text in _sources(laid, root):
         before = (base / path).read_text("utf-8", "replace") if (base / path).is_file() else ""
         told += [f"{path}:{one.line}: {one.what}" for one in scan_source(text, before)]
-        familiar |= all_equal(before)
-    return told, familiar
+    return told
 
 
 def _broken_sources(laid: Laid, root: Path) -> list[str]:

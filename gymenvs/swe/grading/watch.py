@@ -27,6 +27,15 @@ CRITICAL = (
     "pluggy",
     "unittest.case",
 )
+# Modules of the standard library by which tests, pytest and the guard judge. Not those that pytest or honest tests
+# alter while tests run (warnings, time, random, datetime).
+JUDGES = (
+    *("abc", "ast", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "difflib", "enum"),
+    *("fractions", "functools", "inspect", "itertools", "json", "json.decoder", "json.encoder", "math", "numbers"),
+    *("operator", "pprint", "re", "re._compiler", "re._parser", "reprlib", "sre_compile", "sre_parse", "statistics"),
+    *("string", "textwrap", "traceback", "types", "typing"),
+)
+LIBRARY_PART = "the library's "  # begins the name of what is no part of the runner
 _PARTS = ("__code__", "__defaults__", "__kwdefaults__")
 _BUILTINS = frozenset(vars(builtins)) - {"__name__", "__doc__", "__package__", "__loader__", "__spec__"}
 
@@ -34,37 +43,49 @@ _BUILTINS = frozenset(vars(builtins)) - {"__name__", "__doc__", "__package__", "
 class Machinery:
     """The functions and classes of the runner as they were, compared by identity with what is there later."""
 
-    def __init__(self, origin):
-        self.origin = origin
+    def __init__(self, trust):
+        self.trust, self.origin = trust, trust.origin
         self.entries: list = []
         self.critical: list = []
         self.shadows: list = []
-        recorded = set()
+        recorded: set = set()
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in WATCHED_PACKAGES and isinstance(module, types.ModuleType):
                 inner = any(name == one or name.startswith(one + ".") for one in CRITICAL)
-                self._record(name, vars(module), inner)
+                self._record_module(name, module, inner, recorded)
                 if inner:
                     self.shadows.append((name, vars(module), _BUILTINS & vars(module).keys()))
-                for label, value in list(vars(module).items()):
-                    if isinstance(value, type) and value.__module__ == name and value not in recorded:
-                        recorded.add(value)
-                        self._record(name + "." + label, value.__dict__, inner)
         self._record("builtins", vars(builtins), True)
+        for name in JUDGES:
+            if name in sys.modules:
+                self._record_module(LIBRARY_PART + name, sys.modules[name], False, recorded)
+        for name, module in list(sys.modules.items()):
+            if name in WATCHED_PACKAGES:  # whoever imports it anew gets what stands there
+                self._keep(("sys.modules", sys.modules, name, module, None), True)
         self._quick = {True: self._columns(self.entries), False: self._columns(self.critical)}
-        for _, _, _, value, _ in self.entries:
+        for where, _, _, value, _ in self.entries:
             code = code_of(value)
-            if code is not None and not code.co_filename.startswith(origin.inside):
-                origin.own(code, RUNNER)
+            inside = code is not None and code.co_filename.startswith(self.origin.inside)
+            if code is not None and not inside and not where.startswith(LIBRARY_PART):
+                self.origin.own(code, RUNNER)
+
+    def _record_module(self, where, module, critical, recorded):
+        self._record(where, vars(module), critical)
+        for label, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == module.__name__ and value not in recorded:
+                recorded.add(value)
+                self._record(where + "." + label, value.__dict__, critical)
+
+    def _keep(self, entry, critical):
+        self.entries.append(entry)
+        if critical:
+            self.critical.append(entry)
 
     def _record(self, where, names, critical):
         kept = (types.FunctionType, types.BuiltinFunctionType, type, property, classmethod, staticmethod)
         for label, value in list(names.items()):
             if isinstance(value, kept):
-                entry = (where, names, label, value, self._body(value))
-                self.entries.append(entry)
-                if critical:
-                    self.critical.append(entry)
+                self._keep((where, names, label, value, self._body(value)), critical)
 
     @staticmethod
     def _body(value):
@@ -77,7 +98,7 @@ class Machinery:
         """The same once plugins have loaded: some of pytest's own replace parts of it. What the tree's code has
         replaced by then is told as a change."""
         found = [one for one in self.changes(True) if one[1].startswith(inside + "/")]
-        return Machinery(self.origin), found
+        return Machinery(self.trust), found
 
     @staticmethod
     def _columns(entries):
@@ -112,7 +133,7 @@ class Machinery:
         for where, names, label, value, body in self.entries if whole else self.critical:
             now = names.get(label, absent)
             if now is not value:
-                found.append((where + "." + label, "" if now is absent else self.origin.file_of(now)))
+                found.append((where + "." + label, "" if now is absent else self.trust.author(now)))
             elif body is not None:
                 function = getattr(value, "__func__", value)
                 if function.__code__ is not body[0]:
@@ -122,7 +143,7 @@ class Machinery:
         for where, names, known in self.shadows:
             # A name of a module goes before that of builtins, for all of the module's functions.
             found += [
-                (where + "." + label, self.origin.file_of(names[label])) for label in _BUILTINS & names.keys() - known
+                (where + "." + label, self.trust.author(names[label])) for label in _BUILTINS & names.keys() - known
             ]
         return found
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rtmc.gymenvs.swe.mutate.longvalues import shortened
 from rtmc.gymenvs.swe.mutate.mutants import Mutant
 from rtmc.gymenvs.swe.mutate.snippet import Snippet
 
@@ -79,7 +80,7 @@ def case_text(case: Case) -> str:
     told = [f"    {name} = {value}" for name, value in _told_values(case)]
     if told:
         parts += ["It fails where", "\n".join(told)]
-    message = _plain(note["message"]).strip()
+    message = shortened(_plain(note["message"]).strip())
     wanted, missing = snippet.expected, _is_missing(note)
     if missing and wanted:
         parts.append(f"I expect `{wanted}` to be raised there, and no error comes.")

@@ -46,12 +46,13 @@ class Package:
         return sum(source.utf8.count(b"\n") for source in self.modules)
 
 
-def read_package(root: Path, name: str, version: str = "") -> Package:
-    """The package in a folder.
+def read_package(root: Path, name: str, version: str = "", where: str = "") -> Package:
+    """The package in a folder; `where`: what messages call that, "" = the folder itself.
 
     Raises:
         ValueError: it has no code that could be mutated, or no tests.
     """
+    where = where or f"the folder {str(root)!r}"
     found = list(_python_files(root))
     tests = tuple(path for path in found if _is_test(path))
     code = [path for path in found if not _is_test(path) and not _is_other(path)]
@@ -61,22 +62,26 @@ def read_package(root: Path, name: str, version: str = "") -> Package:
         # Modules at the top beside a package are scripts; a folder without `__init__.py` is no package.
         tops = {path.split("/")[0] for path in code if (root / path.split("/")[0] / "__init__.py").is_file()}
         code = [path for path in code if path.split("/")[0] in tops] or code
-    modules, left_out = [], []
+    modules, left_out, faults = [], [], []
     for path in code:
         try:
             source = Source((root / path).read_bytes(), path)
-        except ValueError:
+        except ValueError as error:
             left_out.append(path)
+            faults.append(str(error))
             continue
         if source.encoding in ("utf-8", "utf-8-sig"):
             modules.append(source)
         else:  # the patch of a task is text in UTF-8
             left_out.append(path)
+            faults.append(f"{path}: its encoding is {source.encoding}, and only UTF-8 is mutated")
+    if faults and not modules:
+        raise ValueError(f"{name}: of {len(faults)} modules in {where} none can be mutated: {faults[0]}")
     if not modules:
-        raise ValueError(f"{name}: there is no Python module to mutate in {str(root)!r}")
+        raise ValueError(f"{name}: there is no Python module to mutate in {where}")
     if not tests:
         raise ValueError(
-            f"{name}: there are no tests in {str(root)!r} (test_*.py, *_test.py, or a folder test, tests or testing); "
+            f"{name}: there are no tests in {where} (test_*.py, *_test.py, tests.py); "
             "without them no bug can be told from none"
         )
     return Package(name, version, root, tuple(modules), tests, tuple(left_out), _digest(root, found))

@@ -4,6 +4,9 @@
         made = make_tasks(bench, settings, journal)
     made.tasks, made.counts
 
+Before a task counts, the real grader has paid its gold patch 1.0 and the untouched tree 0.0, by `soundness.check_task`
+and once each: a suite that runs well may still be one whose results it does not believe.
+
 The same package, seed and kinds give the same mutants in the same order, however many are judged at once: a task
 counts by its mutant's place in that order, and what lies beyond the last one wanted is not used.
 
@@ -31,10 +34,11 @@ from rtmc.gymenvs.swe.mutate.journal import Journal
 from rtmc.gymenvs.swe.mutate.mutants import KINDS, Mutant, mutants
 from rtmc.gymenvs.swe.mutate.text import Source
 from rtmc.gymenvs.swe.mutate.validate import ACCEPTED, Baseline, Bench
+from rtmc.gymenvs.swe.soundness import check_task
 from rtmc.gymenvs.swe.sources import source_json
 from rtmc.gymenvs.swe.task import Folder, Sdist, SWETask
 
-_FORMAT = 2  # of the journal's records: another number makes old ones unfindable
+_FORMAT = 3  # of the journal's records: another number makes old ones unfindable
 _FAR, _LARGE, _FEW = 3, 400, 2
 _NAMES = ("easy", "easy", "medium", "hard", "hard")
 
@@ -70,6 +74,7 @@ class Made:
     """The tasks of one package, and what became of its mutants.
 
     counts: status -> mutants (`validate.ACCEPTED`, `SURVIVED` and `REJECTIONS`). by_kind: kind -> status -> mutants.
+    refused: what the grader says of the right code (`NOT_PAID`) or else of the task (`UNSOUND`) -> mutants.
     """
 
     package: str
@@ -77,6 +82,7 @@ class Made:
     tasks: list[SWETask] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     by_kind: dict[str, Counter[str]] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def mutants(self) -> int:
@@ -96,6 +102,7 @@ class Made:
             "killed": self.killed,
             "survived": self.counts[validate.SURVIVED],
             "rejected": {name: self.counts[name] for name in validate.REJECTIONS if self.counts[name]},
+            "refused": dict(self.refused),
             "by_kind": {kind: dict(counts) for kind, counts in sorted(self.by_kind.items())},
             "difficulty": dict(Counter(task.difficulty for task in self.tasks)),
             "tests": {"stable": len(base.stable), "failing": len(base.failing), "flaky": list(base.flaky)},
@@ -159,7 +166,7 @@ def make_tasks(
 def _key(bench: Bench, origin: Sdist | Folder, settings: Settings) -> str:
     """Names everything that the records of a package depend on, but the mutant itself."""
     limit = settings.limit_s
-    parts = [_FORMAT, source_json(origin), bench.package.digest, limit, bench.runtime.python]
+    parts = [_FORMAT, source_json(origin), bench.package.digest, limit, bench.runtime.python, list(bench.needs)]
     return f"{bench.package.title}:{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
@@ -192,14 +199,27 @@ def _record(
         if isinstance(task, str):
             record["status"] = task
         else:
-            record["task"] = task.to_json()
+            record["status"], record["why"] = _graded(bench, task)
+            if record["status"] == ACCEPTED:
+                record["task"] = task.to_json()
     journal.put(name, record)
     return record
+
+
+def _graded(bench: Bench, task: SWETask) -> tuple[str, str]:
+    """The status of a task that the real grader has seen, and what it says where it refuses it. Raises Stopped."""
+    bench.check_not_stopped()
+    check = check_task(task, runs=1, backend=bench.backend, trusted=bench.trusted)
+    if check.sound:
+        return ACCEPTED, ""
+    return (validate.NOT_PAID if check.gold and check.gold[0] < 1 else validate.UNSOUND), check.why
 
 
 def _count(made: Made, mutant: Mutant, record: dict[str, Any]) -> None:
     made.counts[record["status"]] += 1
     made.by_kind.setdefault(mutant.kind, Counter())[record["status"]] += 1
+    if record.get("why"):
+        made.refused[record["why"]] += 1
     if "task" in record:
         made.tasks.append(SWETask.from_json(record["task"]))
 
@@ -227,6 +247,7 @@ def _task(
         bug_patch=make_patch({mutant.path: old}, {mutant.path: mutant.data}),
         hidden_files=hidden_files(fails),
         test_command=bench.command,
+        python_packages=bench.needs,
         difficulty=difficulty(len(fails), told.depth, package.code_lines, len(mutant.sites)),
         env=bench.env,
         timeout_s=max(60.0, 2 * baseline.limit_s),

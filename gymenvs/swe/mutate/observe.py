@@ -66,7 +66,11 @@ def _shown(value):
         text = repr(value)
     except Exception as error:  # a broken __repr__ is one of the things that a bug may bring
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return _cut(text, _SHOWN)
+
+
+def _cut(text, most):
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def _files():
@@ -106,7 +110,7 @@ def _noted(item, error, when):
     note = {
         "test": item.nodeid,
         "exception": error.typename,
-        "message": str(error.value)[:4000],
+        "message": _cut(str(error.value), 2 * _SHOWN),
         "inside": bool(own) and entries[-1] is not own[-1],
         "parameters": {},
         "values": {},

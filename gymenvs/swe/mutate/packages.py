@@ -18,6 +18,7 @@ from rtmc.gymenvs.swe.mutate.layout import Package, read_package
 from rtmc.gymenvs.swe.sources import Folder, Sdist
 
 _ASK_S = 60.0
+_NAMED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?")
 
 
 @contextmanager
@@ -38,8 +39,9 @@ def opened(word: str, cache: Path, version: str = "") -> Iterator[tuple[Package,
         root = Path(word).resolve()
         if not root.is_dir():
             raise ValueError(f"there is no folder {word!r}")
-        yield read_package(root, root.name), Folder(str(root))
+        yield read_package(root, root.name, where=f"the folder {word!r}"), Folder(str(root))
         return
+    _check_spelling(word)
     name, _, pinned = word.partition("==")
     if pinned and version and pinned != version:
         raise ValueError(f"{word}: it names a version, and another one is asked for: {version!r}")
@@ -48,7 +50,8 @@ def opened(word: str, cache: Path, version: str = "") -> Iterator[tuple[Package,
     with treefiles.scratch() as folder:
         root = folder / "source"
         sdists.unpack(archive, root, word)
-        yield read_package(root, name, release.version), Sdist(name, release.version, digest)
+        where = f"the source archive {archive.name}"
+        yield read_package(root, name, release.version, where), Sdist(name, release.version, digest)
 
 
 def newest(name: str) -> str:
@@ -68,6 +71,23 @@ def newest(name: str) -> str:
         hint = f"; a folder is written with a slash: `./{name}`" if Path(name).is_dir() else ""
         raise ValueError(f"{name}: the registry names no release: {reason}{hint}")
     return found.group(1)
+
+
+def check_named(word: str, version: str = "") -> None:
+    """Raises ValueError where a word is no package: no such folder, no such name, no such release, as far as a look
+    at the disk or one question to the registry tells."""
+    if "/" in word or word in (".", ".."):
+        if not Path(word).is_dir():
+            raise ValueError(f"there is no folder {word!r}")
+        return
+    _check_spelling(word)
+    if "==" not in word and not version:
+        newest(word)
+
+
+def _check_spelling(word: str) -> None:
+    if _NAMED.fullmatch(word) is None:
+        raise ValueError(f"{word!r} is no package: wanted `name`, `name==version`, or a folder with a slash (`./name`)")
 
 
 def is_of(source: object, word: str, version: str = "") -> bool:

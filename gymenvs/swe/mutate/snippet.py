@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rtmc.gymenvs.swe.mutate.longvalues import written
+
 _BUILTIN = {  # pytest's own fixtures that can be had without it
     "monkeypatch": ("import pytest", "monkeypatch = pytest.MonkeyPatch()"),
     "tmp_path": ("import pathlib, tempfile", "tmp_path = pathlib.Path(tempfile.mkdtemp())"),
@@ -189,7 +191,7 @@ class _Setting:
         return True
 
     def _value(self, name: str, text: str) -> None:
-        self.lines.append(f"{name} = {text}")
+        self.lines.append(f"{name} = {written(text)}")
         with_names = _parsed(text)
         if with_names is not None:
             self.look_up(_read(with_names), self.module)

@@ -5,14 +5,17 @@ left out with those that fail. A mutant is kept if
 
 - its suite runs to the end, within the limit, and every file is collected;
 - at least one stable test fails, in each of two runs (those are FAIL_TO_PASS; PASS_TO_PASS pass in both);
-- no more than `MAX_SHARE` of the stable tests fail: where nearly everything breaks, there is nothing to look for.
+- no more than `MAX_SHARE` of the stable tests fail: where nearly everything breaks, there is nothing to look for;
+- there is a text for it (`describe`), and the grader pays the right code and nothing else (`make`).
 
 Otherwise it is told by one of `REJECTIONS`, or has survived: no test noticed it, which is the case for every mutant
 that means the same as the original.
 """
 
+import importlib.metadata
 import json
 import os
+import re
 import shlex
 import shutil
 import threading
@@ -37,10 +40,17 @@ TIMEOUT, COLLECTION, CRASH = "timeout", "collection error", "crash"
 NEARLY_ALL, UNSTABLE, MISSING = "nearly all tests fail", "unstable", "tests missing"
 GIVES_AWAY, UNDESCRIBED = "the text would give it away", "not describable"
 HIDES = "one site hides the other"
-REJECTIONS = (TIMEOUT, COLLECTION, CRASH, NEARLY_ALL, UNSTABLE, MISSING, GIVES_AWAY, UNDESCRIBED, HIDES)
+NOT_PAID, UNSOUND = "the grader does not accept the right code", "the grader finds the task unsound"
+REJECTIONS = (
+    *(TIMEOUT, COLLECTION, CRASH, NEARLY_ALL, UNSTABLE, MISSING),
+    *(GIVES_AWAY, UNDESCRIBED, HIDES, NOT_PAID, UNSOUND),
+)
+CLEAN_S = 300.0
 
 INSIDE = "/testbed"
 _OBSERVER = "/opt/rtmc-observe"
+_MARKED = re.compile(r"(E|FAILED|ERROR|\w*Error:|\w*Exception:)[ :]")
+_RULE = re.compile(r"[=_-]{3,}.*[=_-]{3,}$")  # a heading, or the count at the end
 _WITHOUT_OPTIONS = "python -m pytest -rA -o addopts="
 
 
@@ -54,15 +64,17 @@ class Bench:
 
     runtime: the Python inside. backend, trusted: of the sandbox, see `open_sandbox`. limit_s: seconds for one run; the
     clean runs get it as it is, the mutants' limit is set by what those took. stop: once it is set, no run begins.
+    needs: the distributions in the runtime that the tests need beside pytest.
     """
 
     package: Package
     runtime: Runtime
     backend: str = "auto"
     trusted: bool = False
-    limit_s: float = 300.0
+    limit_s: float = CLEAN_S
     command: str = ""
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
+    needs: tuple[str, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -73,14 +85,18 @@ class Bench:
     @contextmanager
     def tree(self, files: Mapping[str, bytes]) -> Iterator[Path]:
         """A copy of the package with some files replaced. Raises Stopped."""
-        if self.stop.is_set():
-            raise Stopped("no run begins any more")
+        self.check_not_stopped()
         with treefiles.scratch() as folder:
             tree = folder / "tree"
             treefiles.copy_folder(self.package.root, tree)
             for path, data in files.items():
                 (tree / path).write_bytes(data)
             yield tree
+
+    def check_not_stopped(self) -> None:
+        """Raises Stopped once no run is to begin."""
+        if self.stop.is_set():
+            raise Stopped("no run begins any more")
 
     def run(self, files: Mapping[str, bytes]) -> TestReport:
         """The whole suite on the package with some files replaced."""
@@ -187,10 +203,17 @@ class Judgement:
 
 
 def make_bench(
-    package: Package, needs: Sequence[str] = (), backend: str = "auto", trusted: bool = False, limit_s: float = 300.0
+    package: Package, needs: Sequence[str] = (), backend: str = "auto", trusted: bool = False, limit_s: float = CLEAN_S
 ) -> Bench:
     """A bench with pytest and the named installed distributions. Raises ValueError where one is not installed."""
-    return Bench(package, python_runtime(("pytest", *needs)), backend, trusted, limit_s)
+    for name in ("pytest", *needs):
+        try:
+            importlib.metadata.distribution(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):  # ValueError: an empty name
+            why = f"its tests need {name!r}, which is not installed here by that name"
+            raise ValueError(f"{package.title}: {why} (pip install NAME, and name it without a version)") from None
+    runtime = python_runtime(("pytest", *needs))
+    return Bench(package, runtime, backend, trusted, limit_s, needs=tuple(needs))
 
 
 def measure(bench: Bench, limit_s: float | None = None) -> tuple[Bench, Baseline]:
@@ -205,13 +228,17 @@ def measure(bench: Bench, limit_s: float | None = None) -> tuple[Bench, Baseline
     title = bench.package.title
     bench, first = _first_run(bench)
     if first.stopped is not None:
-        raise ValueError(f"{title}: its tests were stopped ({first.stopped}) after {first.seconds:.0f} s")
+        where = f" in {first.running}" if first.running else ""
+        raise ValueError(
+            f"{title}: the clean run of its tests was stopped{where}: {first.stopped} ({first.seconds:.0f} s of the "
+            f"{bench.limit_s:g} s that a clean run may take)"
+        )
     second = bench.run({})
     passed = [[test for test, result in run.results.items() if result.passed] for run in (first, second)]
     stable = tuple(test for test in passed[0] if test in set(passed[1]))
     if not stable:
-        errors = [f"{file}: {' '.join(text.split())[-200:]}" for file, text in first.collection_errors.items()]
-        said = errors[0] if errors else " ".join(first.log.split())[-300:]
+        errors = [f"{file or 'pytest'}: {telling(text)}" for file, text in first.collection_errors.items()]
+        said = errors[0] if errors else telling(first.log)
         raise ValueError(f"{title}: none of its tests passes in two clean runs: {said or 'nothing was printed'}")
     flaky = tuple(sorted(set(passed[0]) ^ set(passed[1])))
     known = dict.fromkeys([*first.results, *second.results])
@@ -219,6 +246,21 @@ def measure(bench: Bench, limit_s: float | None = None) -> tuple[Bench, Baseline
     slower = max(first.seconds, second.seconds)
     limit = limit_s if limit_s is not None else max(10.0, 5 * slower)
     return replace(bench, limit_s=limit), Baseline(stable, flaky, failing, slower, limit, bench.command)
+
+
+def telling(log: str, most: int = 300) -> str:
+    """What a log says of failures, in one line of whole lines: those marked as such, else its last ones."""
+    lines = [" ".join(line.split()) for line in log.splitlines()]
+    lines = [line for line in lines if re.search(r"\w", line) and not _RULE.match(line)]
+    marked = [line for line in lines if _MARKED.match(line)]
+    kept: list[str] = []
+    for line in reversed(marked or lines):
+        line = line if len(line) <= most else f"{line[: most - 3]}..."
+        if kept and len("; ".join([line, *kept])) > most:
+            break
+        if line not in kept:
+            kept.insert(0, line)
+    return "; ".join(kept)
 
 
 def _first_run(bench: Bench) -> tuple[Bench, TestReport]:

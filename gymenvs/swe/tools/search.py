@@ -43,6 +43,20 @@ def search(tree: TreeFolder, arguments: Mapping[str, Any], limits: ToolLimits) -
     return _in_file(tree, entry.path, where, term, limits)
 
 
+def settled(tree: TreeFolder, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with what they leave open, and the path as the answer names it: equal for searches that are one.
+
+    They stay as they are where there is nothing of that path.
+    """
+    try:
+        entry = tree.entry(str(PurePosixPath(arguments.get("path") or ".")))
+    except (TreeError, OSError):
+        return dict(arguments)
+    found = {**arguments, "path": posixpath.join(tree.inside, entry.path) if entry.path else tree.inside}
+    found.pop("python_only", None)
+    return found | ({"python_only": arguments.get("python_only") is not False} if entry.is_folder else {})
+
+
 def _absolute(tree: TreeFolder, path: str, limits: ToolLimits) -> str:
     return quote(posixpath.normpath(posixpath.join(tree.inside, path)), limits.quoted_chars)
 

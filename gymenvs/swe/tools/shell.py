@@ -9,6 +9,7 @@ Source: R2E-Gym (agenthub/tools/execute_bash, agenthub/runtime), mini-swe-agent 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from rtmc.gymenvs.isolation.contract import Completed
 from rtmc.gymenvs.swe.actions import FINISH_LINE
 from rtmc.gymenvs.swe.tools.results import ToolError, ToolLimits, ToolResult, clean, cut_middle, quote
 
+# The line that stands for the middle of a stream that is longer than a sandbox keeps: see `Completed`.
+_LEFT_OUT = re.compile(r"\n\[\.\.\. ([0-9]{1,15}) bytes left out \.\.\.\]\n")
 BLOCKED = ("cd", "ipython", "jupyter", "pip", "nohup")  # as first word
 Run = Callable[[str], Completed]
 
@@ -55,11 +58,13 @@ def mini_bash(run: Run, arguments: Mapping[str, Any], limits: ToolLimits) -> Too
     """mini-swe-agent's tool: the observation is JSON, errors stand among the output.
 
     The task ends when a command succeeds whose output begins with the line `FINISH_LINE`; the text is then what follows
-    that line.
+    that line. `elided_chars` counts what the sandbox did not keep too, a byte as a character; of a command
+    that was stopped for its output, what it wrote until then.
     """
     command = command_of(arguments, "command")
     done = run(f"exec 2>&1; {command}")  # on the command's own line: the shell's line numbers stay right
     output = clean(done.stdout + done.stderr)
+    unkept = _unkept(done.stdout) + _unkept(done.stderr)
     first, _, rest = output.lstrip().partition("\n")
     if first.strip() == FINISH_LINE and done.exit_code == 0 and done.stopped is None:
         return ToolResult(rest, "finish", exit_code=0, finished=True)
@@ -72,11 +77,20 @@ def mini_bash(run: Run, arguments: Mapping[str, Any], limits: ToolLimits) -> Too
     exit_code = -1 if stopped else done.exit_code
     if failure:
         failure = f"An error occurred while executing the command: {failure}"
-    text = _observation(exit_code, output, failure, limits)
+    text = _observation(exit_code, output, unkept, failure, limits)
     return ToolResult(text, "bash", error=stopped, exit_code=exit_code, timed_out=done.timed_out)
 
 
-def _observation(exit_code: int, output: str, failure: str, limits: ToolLimits) -> str:
+def _unkept(stream: str) -> int:
+    """How many characters more a stream had than are here, by the note in its middle; a command may print one too."""
+    notes = list(_LEFT_OUT.finditer(stream))
+    if not notes:
+        return 0
+    note = min(notes, key=lambda one: abs(one.start() + one.end() - len(stream)))
+    return int(note[1]) - len(note[0])
+
+
+def _observation(exit_code: int, output: str, unkept: int, failure: str, limits: ToolLimits) -> str:
     fields: list[str] = [f'"returncode": {exit_code}']
     if len(output) < limits.output_chars:
         fields.append(f'"output": {_json(output)}')
@@ -84,7 +98,7 @@ def _observation(exit_code: int, output: str, failure: str, limits: ToolLimits) 
         half = limits.output_chars // 2
         fields.append(f'"output_head": {_json(output[:half])}')
         fields.append(f'"output_tail": {_json(output[-half:])}')
-        fields.append(f'"elided_chars": {len(output) - 2 * half}')
+        fields.append(f'"elided_chars": {len(output) + unkept - 2 * half}')
         fields.append('"warning": "Output too long."')
     text = ",\n  ".join(fields)
     if failure:

@@ -33,6 +33,7 @@ from rtmc.gymenvs.swe.tools.str_replace_editor import StrReplaceEditor
 
 _EDITORS: dict[str, type[Editor]] = {"file_editor": FileEditor, "str_replace_editor": StrReplaceEditor}
 FINISHED = "<<< Finished >>>"
+_MISUSED = 2  # R2E-Gym's `execute_bash` is a program, which ends so where its arguments are not as they should be
 
 
 class Toolbox:
@@ -91,14 +92,16 @@ class Toolbox:
             result = self._carried_out(name, checked(name, call.arguments))
         except ToolError as error:
             kind = self._kind(name, call.arguments)
-            result = ToolResult(str(error), kind, error=str(error).removeprefix("\n").removeprefix("ERROR: "))
+            code = _MISUSED if name == "execute_bash" else None
+            reason = str(error).removeprefix("\n").removeprefix("ERROR: ")
+            result = ToolResult(str(error), kind, error=reason, exit_code=code)
             if self.syntax == "bash":
                 return replace(result, text=f"Tool call error:\n\n<error>\n{clean(result.text)}\n</error>")
         if self.syntax == "bash":
             return result
         text = f"Execution output of [{name}]:\n{clean(result.text)}"
-        if name == "execute_bash":
-            text = f"Exit code: {-1 if result.exit_code is None else result.exit_code}\n{text}"
+        if result.exit_code is not None:
+            text = f"Exit code: {result.exit_code}\n{text}"
         return replace(result, text=text)
 
     def _carried_out(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
