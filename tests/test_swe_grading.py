@@ -161,11 +161,18 @@ def test_the_r2e_rule_wants_exactly_the_map(tmp_path, command):
         "test_parser": "r2e",
     }
     assert attempt(tmp_path, {"shop/prices.py": FIXED}, **fields).reason is None
-    assert attempt(tmp_path / "bug", {}, **fields).reward == 0.0
+    bug = attempt(tmp_path / "bug", {}, **fields)
+    assert (bug.reward, "test_discount[a b] is FAILED, and PASSED was expected" in bug.reason) == (0.0, True)
+    turned = attempt(
+        tmp_path / "turned",
+        {"shop/prices.py": FIXED},
+        **{**fields, "expected": dict.fromkeys([*names, "test_many"], "FAILED")},
+    )
+    assert "3 of 4 tests not as wanted: test_discount[a b] is PASSED, and FAILED was expected" in turned.reason
     fewer = attempt(tmp_path / "fewer", {"shop/prices.py": FIXED}, **{**fields, "expected": names})
     assert (fewer.reward, fewer.reason) == (0.0, "4 tests ran, 3 are expected; not test_many")
     more = attempt(tmp_path / "more", {"shop/prices.py": FIXED}, **{**fields, "expected": {**names, "x": "PASSED"}})
-    assert more.reward == 0.0
+    assert (more.reward, more.reason) == (0.0, "1 of 4 tests not as wanted: x is missing")
 
 
 def test_a_crash_without_a_failed_test_is_no_success(tmp_path):

@@ -92,6 +92,15 @@ def test_a_stream_that_breaks_off_has_no_end_and_says_where():
     assert set(channel.results) == {"a.py::t"}
 
 
+def test_where_a_run_broke_off_is_never_said_to_be_a_canary():
+    canary = make_canaries(["a.py"], 1)[0]
+    messages = [*GOOD[:7], ("running", "a.py::u"), ("running", canary.path + "::test_x")]
+    assert read(stream(messages), canaries=[canary]).running == ""
+    errors = [("collect_error", canary.path, "E  no"), ("collect_error", "b.py", "E  no b")]
+    assert read(stream([*GOOD[:1], *errors]), canaries=[canary]).collection_errors == {"b.py": "E  no b"}
+    assert read(stream([*GOOD[:1], errors[0]]), canaries=[canary]).collection_errors == {"": "E  no"}
+
+
 def test_a_test_without_all_its_phases_has_no_result():
     for left in range(6):
         assert "a.py::t" not in read(stream(session(list(phases("a.py::t"))[:left]))).results or left > 4

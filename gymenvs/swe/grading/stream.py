@@ -149,7 +149,7 @@ def read_channel(
         elif kind == "log":
             _log(tests.setdefault(values[0], [_Test()])[-1], values[1:])
         elif kind == "running":
-            channel.running = values[0]
+            channel.running = values[0] if values[0].split("::")[0] not in files else ""
             tests.setdefault(values[0], []).append(_Test())  # an id may come twice
         elif kind == "collect_error":
             channel.collection_errors[values[0]] = values[1]
@@ -170,6 +170,10 @@ def read_channel(
             libraries = tuple(f"{one}/" for one in values[2])
         elif kind == "end":
             channel.status = values[0]
+    for path in files & channel.collection_errors.keys():  # what stood in a canary's way is told without its name
+        text = channel.collection_errors.pop(path)
+        if not channel.collection_errors:
+            channel.collection_errors[""] = text
     texts = texts or {}
     claims = Claims(texts, base, changed)
     text = "\n".join(texts.values())

@@ -224,8 +224,14 @@ def _skipped(report: TestReport, test: str) -> bool:
     return found is not None and found.status == "SKIPPED"
 
 
-def _reason(passes: Mapping[str, bool], keeps: Mapping[str, bool], report: TestReport, broken: list[str]) -> str | None:
-    """Why the attempt is not resolved; None where it is."""
+def _reason(
+    passes: Mapping[str, bool],
+    keeps: Mapping[str, bool],
+    report: TestReport,
+    broken: list[str],
+    told: Mapping[str, str] | None = None,
+) -> str | None:
+    """Why the attempt is not resolved; None where it is. told: by R2E-Gym's rule, what is wrong with each test."""
     if report.forged:
         return f"the result is void: {report.forged[0]}"
     failed = [test for test, well in (*passes.items(), *keeps.items()) if not well]
@@ -250,7 +256,9 @@ def _reason(passes: Mapping[str, bool], keeps: Mapping[str, bool], report: TestR
         parts.append(f"{'' if collected else 'collection error: '}{broken[0]} (no valid Python)")
     for kind, tests in (("fail_to_pass", passes), ("pass_to_pass", keeps)):
         bad = [test for test, well in tests.items() if not well]
-        if bad:
+        if bad and told is not None:
+            parts.append(f"{len(bad)} of {len(tests)} tests not as wanted: {bad[0]} {told[bad[0]]}")
+        elif bad:
             found = report.of(bad[0])
             how = "is missing" if found is None else f"is {found.status}"
             text = f": {_last_line(found.message)}" if found is not None and found.message and not parts else ""
@@ -279,7 +287,11 @@ def _by_map(task: Any, report: TestReport, broken: list[str]) -> Verdict:
         found = parse_r2e(report.log)
     wanted = {name: found.get(name) == status for name, status in task.expected.items()}
     other = [name for name in found if name not in task.expected]
-    reason = _reason(wanted, {}, replace(report, exit_code=0), broken)
+    told = {
+        name: f"is {found[name]}, and {status} was expected" if name in found else "is missing"
+        for name, status in task.expected.items()
+    }
+    reason = _reason(wanted, {}, replace(report, exit_code=0), broken, told)
     if reason is None and len(found) != len(task.expected):
         reason = f"{len(found)} tests ran, {len(task.expected)} are expected" + (f"; not {other[0]}" if other else "")
     return Verdict(
