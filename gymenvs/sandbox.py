@@ -37,6 +37,7 @@ def open_sandbox(
     inside: str = "/testbed",
     readable: Sequence[Path | tuple[Path, str]] = (),
     hidden: Sequence[str] = (),
+    secret: Sequence[Path] = (),
     path: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     backend: str = "auto",
@@ -50,6 +51,8 @@ def open_sandbox(
         inside: where the commands see it, and start.
         readable: host paths shown read-only, at the same place or at (host path, inside path).
         hidden: inside paths masked by an empty folder.
+        secret: host paths of folders and files masked wherever they lie below something shown; this package's own
+            folder and the cache of the environments always are. What `readable` itself names is shown all the same.
         path: folders put before the system's in PATH.
         env: variables of every command, beside PATH, HOME, TMPDIR, USER, LOGNAME, LANG, TERM.
         backend: "auto", "bwrap", "unshare" or "plain".
@@ -62,7 +65,7 @@ def open_sandbox(
             help.
     """
     limits = limits or Limits()
-    layout = view.make_layout(tree, inside, readable, hidden, path, env)
+    layout = view.make_layout(tree, inside, readable, hidden, path, env, secret)
     if backend not in ("auto", *_BACKENDS):
         raise ValueError(f"open_sandbox: `backend` is {backend!r}; wanted one of auto, {', '.join(_BACKENDS)}")
     if backend == "plain" and not trusted:
@@ -101,7 +104,7 @@ def _try(name: str) -> Probe:
         try:
             with backend(layout, _PROBE_LIMITS) as sandbox:
                 done = sandbox.run("echo works > file && cat file", cwd="/testbed")
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             return Probe(False, str(error))
     if done.stdout != "works\n":
         return Probe(

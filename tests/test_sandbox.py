@@ -246,6 +246,20 @@ def test_readable_hidden_mounts_writable(isolated, tree, tmp_path):
         assert box.run("ls /x /out").stdout == ""
 
 
+def test_secrets_below_what_is_shown(tree, tmp_path, monkeypatch, isolated):
+    shown = tmp_path / "shown"
+    for name in ("cache/task.json", "records/r", "open/o"):
+        (shown / name).parent.mkdir(parents=True)
+        (shown / name).write_text("answer")
+    (shown / "tasks.jsonl").write_text("answer")
+    monkeypatch.setenv("RTMC_CACHE", str(shown / "cache"))
+    secret = [shown / "records", shown / "tasks.jsonl"]
+    options = {"readable": [(shown, "/data")], "secret": secret, "backend": isolated.backend}
+    with open_sandbox(tree, **options) as sandbox:
+        done = sandbox.run("cd /data; ls -A cache records; cat open/o cache/* records/* tasks.jsonl; touch cache/x")
+        assert done.stdout.split() == ["cache:", "records:", "answer"]
+
+
 def test_mounts_below_the_tree(isolated, tree, tmp_path):
     (tree / "tests").mkdir()
     (tree / "tests/test_a.py").write_text("agent's")

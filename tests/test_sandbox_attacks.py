@@ -209,6 +209,41 @@ def test_disk_fill_by_files_without_a_name(box):
     assert (done.exit_code, done.stopped) == (-1, "disk")
 
 
+def test_disk_fill_by_mappings_of_files_without_a_name(box):
+    done = python(
+        box,
+        """
+        import ctypes, os, time
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        for i in range(20):
+            file = os.open(f"f{i}", os.O_RDWR | os.O_CREAT)
+            os.unlink(f"f{i}")
+            os.write(file, b"x" * (8 << 20))
+            assert libc.mmap(None, 4096, 1, 2, file, 0) not in (None, 2**64 - 1)
+            os.close(file)
+        time.sleep(15)
+        """,
+    )
+    assert (done.exit_code, done.stopped) == (-1, "disk")
+
+
+@pytest.mark.parametrize("make", ["os.mkdir(f'd{i}')", "os.symlink('x' * 3000, f'd{i}')"])
+def test_a_full_tree_does_not_grow_by_what_is_no_file(box, make):
+    limits = Limits(disk_bytes=8 * MB, file_bytes=8 * MB, wall_s=30)
+    done = box.run("head -c 7M /dev/zero > a; sync", limits=limits)
+    assert done.stopped == "disk"
+    for _ in range(2):
+        source = f"import os, uuid\nos.mkdir(n := str(uuid.uuid4()))\nos.chdir(n)\nfor i in range(10**6): {make}"
+        began = time.monotonic()
+        done = python(box, source, limits=limits)
+        assert (done.exit_code, done.stopped) == (-1, "disk")
+        assert time.monotonic() - began < 15
+    done = box.run("rm -rf *; echo made room", limits=Limits(wall_s=60))
+    assert (done.stopped, done.stdout) == (None, "made room\n")
+
+
 def test_disk_fill_by_many_small_files(box):
     done = python(
         box,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import struct
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from rtmc.gymenvs.isolation.contract import Limits
 from rtmc.gymenvs.isolation.disk import Disk, added
 from rtmc.gymenvs.isolation.rlimits import wanted
 from rtmc.gymenvs.isolation.supervise import Capture
-from rtmc.gymenvs.isolation.watch import descendants, shared_out, usage
+from rtmc.gymenvs.isolation.watch import descendants, shared_out, unlinked, usage
+from tests.sandbox_help import PYTHON
+from tests.swe_trees import open_folder, run_as_nobody
 
 ALLOW, KILL = "allow", "kill"
 # Of each machine: its number in the kernel's AUDIT_ARCH, and system calls by their kernel tables.
@@ -30,6 +33,12 @@ MACHINES = {
             "openat": 257,
             "memfd_create": 319,
             "fallocate": 285,
+            "setxattr": 188,
+            "lsetxattr": 189,
+            "fsetxattr": 190,
+            "getxattr": 191,
+            "removexattr": 197,
+            "setxattrat": 463,
         },
     ),
     "aarch64": (
@@ -43,6 +52,12 @@ MACHINES = {
             "openat": 56,
             "memfd_create": 279,
             "fallocate": 47,
+            "setxattr": 5,
+            "lsetxattr": 6,
+            "fsetxattr": 7,
+            "getxattr": 8,
+            "removexattr": 14,
+            "setxattrat": 463,
         },
     ),
 }
@@ -94,7 +109,9 @@ def test_the_filter(machine, count_memory):
     assert say(chmod, *[0] * before, 0o2755) == "EPERM"
     assert say("memfd_create") == ("EPERM" if count_memory else ALLOW)
     assert decided(program, architecture, 435) == "ENOSYS"
-    assert say("fallocate") == errno.errorcode[errno.EOPNOTSUPP]
+    for name in ("fallocate", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "setxattrat"):
+        assert say(name) == errno.errorcode[errno.EOPNOTSUPP]
+    assert say("getxattr") == ALLOW
     assert decided(program, 0x40000003, 0) == KILL  # a 32-bit call
     if machine == "x86_64":
         assert decided(program, architecture, 0x40000000) == KILL
@@ -202,6 +219,49 @@ def test_folders_too_deep_to_follow_count_as_too_much(tmp_path, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_closed_folders_of_ours_are_looked_into():
+    """Without root's powers, and only if asked: their modes are as before."""
+
+    def work(place) -> None:
+        for mode in (0o300, 0o400, 0):
+            outer = place / f"{mode:o}"
+            (outer / "in/deeper").mkdir(parents=True)
+            (outer / "in/deeper/f").write_bytes(b"x" * 500_000)
+            (outer / "in/deeper").chmod(mode)
+            outer.chmod(mode)
+        assert total(place, 0) < 500_000
+        found = next(value for value in added(str(place), 0, 1 << 40, True) if value is not None)
+        assert 1_500_000 <= found < 1_700_000
+        for mode in (0o300, 0o400, 0):
+            assert (place / f"{mode:o}").stat().st_mode & 0o777 == mode
+            found = next(value for value in added(str(place / f"{mode:o}"), 0, 1 << 40, True) if value is not None)
+            assert 500_000 <= found < 600_000  # the top of what is walked may be closed too
+            assert (place / f"{mode:o}").stat().st_mode & 0o777 == mode
+            (place / f"{mode:o}").chmod(mode | 0o500)
+            assert (place / f"{mode:o}/in/deeper").stat().st_mode & 0o777 == mode
+        assert next(value for value in added(str(place), 0, 1000, True) if value is not None) > 1000  # ends early
+        assert (place / "0/in/deeper").stat().st_mode & 0o777 == 0
+
+    with open_folder() as place:
+        run_as_nobody(lambda: work(place))
+
+
+def test_processes_that_hide_their_files_are_known():
+    """Without root's powers: one that hid its descriptors may hold more than is seen, the first process aside."""
+    script = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\nprint(flush=True)\ninput()"
+
+    def work() -> None:
+        device = os.stat("/").st_dev
+        assert unlinked([os.getpid()], device)[1] is False
+        with subprocess.Popen([PYTHON, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            child.stdout.readline()
+            assert unlinked([os.getpid(), child.pid], device)[1] is True
+            assert unlinked([child.pid, os.getpid()], device)[1] is False
+            child.stdin.close()
+
+    run_as_nobody(work)
+
+
 def test_processes_are_counted_with_their_memory():
     program = "import os, time; x = bytearray(b'x' * 40_000_000); os.fork() or os.setsid(); os.write(1, b'1\\n')"
     program += "; time.sleep(60)"
@@ -307,6 +367,28 @@ def test_the_view_hides_the_package_wherever_it_is_shown(tmp_path, monkeypatch):
     assert kinds[-2:] == ["seal", "seal"]
     with pytest.raises(ValueError, match="answers"):
         layout(tmp_path, readable=[shown / "lib/package"])
+
+
+def test_the_view_hides_the_cache_and_secrets_wherever_they_are_shown(tmp_path, monkeypatch):
+    shown = tmp_path / "shown"
+    (shown / "cache/runtime").mkdir(parents=True)
+    (shown / "records").mkdir()
+    (shown / "tasks.jsonl").write_text("{}")
+    (tmp_path / "alias").symlink_to(shown)
+    monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "alias/cache"))
+    readable = [(shown, "/data"), (shown / "cache/runtime", "/opt/python")]
+    secret = [tmp_path / "alias/records", shown / "tasks.jsonl", shown / "absent", tmp_path / "elsewhere"]
+    steps = layout(tmp_path, readable=readable, secret=secret).steps(Limits(), (1000, 1000))
+    masks = [step.inside for step in steps if step.kind == "tmpfs" and step.size == 4096]
+    assert sorted(masks) == ["/data/cache", "/data/records"]
+    assert [step.inside for step in steps if step.source == "/dev/null"] == ["/data/tasks.jsonl"]
+    assert [step.source for step in steps if step.inside == "/opt/python"] == [str(shown / "cache/runtime")]
+    monkeypatch.delenv("RTMC_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", lambda: shown)
+    (shown / ".cache/rtmc").mkdir(parents=True)
+    steps = layout(tmp_path, readable=readable).steps(Limits(), (1000, 1000))
+    assert [step.inside for step in steps if step.kind == "tmpfs" and step.size == 4096] == ["/data/.cache/rtmc"]
 
 
 def test_a_hidden_link_is_refused(tmp_path):

@@ -160,3 +160,27 @@ def test_installations_that_cannot_be_copied(tmp_path, monkeypatch):
         python_runtime(("editable",), cache=tmp_path / "cache")
     place = python_runtime(("reaching",), cache=tmp_path / "cache").readable[-1][0]
     assert [path.name for path in place.rglob("*.py")] == ["ok.py"]
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o007, 0o000])
+def test_whoever_makes_it_others_can_read_it(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        place = python_runtime(("iniconfig",), cache=tmp_path).readable[-1][0]
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(place): path.lstat().st_mode & 0o777 for path in [place, *place.rglob("*")]}
+    for path, mode in modes.items():
+        program = path.parts[:1] == ("bin",) or (place / path).is_dir()
+        assert (place / path).is_symlink() or mode == (0o755 if program else 0o644), path
+    assert modes[Path("pyvenv.cfg")] == 0o644
+
+
+def test_a_python_that_does_not_start_is_an_error(tmp_path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no library of it >&2; exit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "_base_executable", str(broken))
+    with pytest.raises(RuntimeError, match=r"python_runtime: the copy of .*/python does not start: no library of it"):
+        python_runtime(("iniconfig",), cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -4,8 +4,10 @@ On every backend that isolates: files, links, secrets, sockets, other processes,
 way of later commands, system calls.
 """
 
+import errno
 import os
 import secrets
+import shutil
 import socket
 import stat
 import subprocess
@@ -15,7 +17,7 @@ import time
 import pytest
 
 from rtmc.gymenvs.isolation import bubblewrap, cgroups, users
-from rtmc.gymenvs.sandbox import open_sandbox
+from rtmc.gymenvs.sandbox import SandboxError, open_sandbox
 from tests.sandbox_help import BACKENDS, NEEDS_SANDBOX, PYTHON, Shared, contained, python
 
 
@@ -252,6 +254,27 @@ def test_mode_bits_that_would_outlast_the_sandbox(box):
     box.run("rm -rf sh sh2 d")
 
 
+def test_attributes_that_would_outlast_the_sandbox(box):
+    acl = "struct.pack('<I', 2) + b''.join(struct.pack('<HHI', tag, 0, 2**32 - 1) for tag in (1, 4, 32))"
+    done = python(
+        box,
+        f"""
+        import errno, os, struct
+        for name, value in (("user.note", b"x"), ("system.posix_acl_default", {acl})):
+            for target in (".", os.open(".", os.O_RDONLY)):
+                for call in (lambda: os.setxattr(target, name, value), lambda: os.removexattr(target, name)):
+                    try:
+                        call()
+                    except OSError as error:
+                        print(errno.errorcode[error.errno])
+        """,
+    )
+    assert done.stdout.split() == [errno.errorcode[errno.EOPNOTSUPP]] * 8
+    done = box.run("echo 1 > a; cp -a a b && cp --preserve=mode,timestamps a c && install -m 600 a d && cat b c d")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "1\n" * 3, "")
+    box.run("rm a b c d")
+
+
 def test_it_cannot_put_itself_behind_others_when_memory_runs_out(box):
     done = box.run("echo 0 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj; echo 5 > /proc/$$/oom_adj")
     assert done.stdout == "1000\n"
@@ -292,7 +315,7 @@ def test_a_start_in_another_process_namespace_ends_nothing(box, tmp_path):
     script = f"""
 from pathlib import Path
 from rtmc.gymenvs.isolation import bubblewrap, cgroups, users
-from rtmc.gymenvs.sandbox import open_sandbox
+from rtmc.gymenvs.sandbox import SandboxError, open_sandbox
 with open_sandbox(Path({str(tmp_path / "tree")!r}), backend={box.backend!r}) as one:
     print(one.run("touch began; while [ ! -e end ]; do sleep 0.02; done; echo survived").stdout, end="")
 """
@@ -312,6 +335,41 @@ with open_sandbox(Path({str(tmp_path / "tree")!r}), backend={box.backend!r}) as 
 
 
 @NEEDS_SANDBOX
+def test_a_forked_child_leaves_its_parent_s_sandbox_alone(box):
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(SandboxError, match="belongs to the process that opened it"):
+                box.run("true")
+            box.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    done = box.run("sleep 1; echo parent")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (done.stdout, done.exit_code) == ("parent\n", 0)
+    assert box.run("echo still").stdout == "still\n"
+
+
+def test_root_without_its_powers_is_told_what_it_lacks():
+    """As root of most containers: no command runs with root's number for want of another, and the reason is given."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root, and setpriv of util-linux")
+    script = "import sys; from rtmc.gymenvs.isolation import users; from rtmc.gymenvs.sandbox import probe_sandboxes\n"
+    script += "if sys.argv[1:]: users.lacking = lambda: None\n"
+    script += "print(*(f'{name}|{probe.works}|{probe.why}' for name, probe in probe_sandboxes().items()), sep='\\n')"
+    for powers, what in (("sys_admin", "CAP_SYS_ADMIN"), ("setuid", "CAP_SETUID"), ("chown", "CAP_CHOWN")):
+        words = ["setpriv", f"--bounding-set=-{powers}", sys.executable, "-c", script]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert [line.split("|")[:2] for line in told] == [["bwrap", "False"], ["unshare", "False"], ["plain", "True"]]
+        assert all("|root here has no " + what in line or "no program bwrap" in line for line in told[:2])
+    began = time.monotonic()  # whatever else is refused is a reason too, and comes at once
+    words = ["setpriv", "--bounding-set=-sys_admin", sys.executable, "-c", script, "untold"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "could not set the sandbox up: the users of a namespace (Operation not permitted)" in told[1]
+    assert time.monotonic() - began < 20
+
+
 def test_the_tree_is_given_to_the_agent(tmp_path):
     if not users.is_root():
         pytest.skip("only root hands a tree over")

@@ -295,6 +295,93 @@ def test_what_permissions_close(base, open_place):
     run_as_nobody(work)
 
 
+def test_a_root_and_bytecode_that_permissions_close(base, open_place):
+    """Without root's powers: neither the tree's own permissions nor those of its bytecode keep us out."""
+    base = shutil.copytree(base, open_place / "base", symlinks=True)
+
+    def work() -> None:
+        with WorkTree(base, layer="copy", place=open_place) as tree:
+            start, root = tree.snapshot(), tree.root
+            (root / "README").write_text("other\n")
+            (root / "pkg" / "__init__.py").write_text("other = 1\n")
+            (root / "pkg" / "__pycache__").mkdir()
+            cached = root / "pkg" / "__pycache__" / "__init__.cpython-311.pyc"
+            cached.touch()
+            for closed, inner in ((0, 0), (0o300, 0o555), (0o555, 0)):
+                cached.parent.chmod(inner)
+                root.chmod(closed)
+                kept, print_ = tree.snapshot(), tree.fingerprint()
+                assert dict(tree.changes()) == {"README": "modified", "pkg/__init__.py": "modified"}
+                assert "+other = 1" in tree.diff()
+                assert root.stat().st_mode & 0o777 == closed
+                tree.write("top", b"") if closed & 0o300 == 0o300 else None
+                tree.restore(start)
+                assert state(root) == state(base)
+                assert root.stat().st_mode & 0o777 == base.stat().st_mode & 0o777
+                assert not cached.exists()
+                tree.restore(kept)
+                assert root.stat().st_mode & 0o777 == closed == kept.root_mode
+                assert (tree.snapshot(), tree.fingerprint()) == (kept, print_)
+                root.chmod(0o755)
+                cached.parent.mkdir()
+                cached.touch()
+            cached.parent.chmod(0o555)
+            tree.write("pkg/__init__.py", b"c = 1\n")  # the editor's way too
+            assert not cached.exists()
+            assert cached.parent.stat().st_mode & 0o777 == 0o555
+
+    run_as_nobody(work)
+
+
+def test_the_root_s_permissions(base, make):
+    tree = make(base)
+    usual = base.stat().st_mode & 0o777
+    start = tree.snapshot()
+    assert start.root_mode is None
+    for mode in (0, 0o555, 0o1777, 0o700):
+        tree.root.chmod(mode)
+        kept = tree.snapshot()
+        assert (kept.root_mode, kept.nodes, kept == start) == (mode & 0o777, (), False)
+        tree.restore(start)
+        assert tree.root.stat().st_mode & 0o7777 == usual
+        assert tree.snapshot() == start
+        assert make(base, kept).root.stat().st_mode & 0o7777 == mode & 0o777
+    assert base.stat().st_mode & 0o777 == usual
+
+
+def test_names_of_one_file_are_parted(base, make):
+    """What one episode linked, the next one does not write through; also links from what no snapshot holds."""
+    (base / "pkg/sub/__init__.py").touch()  # as pkg/__init__.py is
+    tree = make(base)
+    start = tree.snapshot()
+
+    def link(source: str, name: str) -> None:
+        (tree.root / name).unlink(missing_ok=True)
+        os.link(tree.root / source, tree.root / name)
+
+    (tree.root / "pkg" / "__pycache__").mkdir()
+    link("pkg/m.py", "pkg/__pycache__/held.pyc")
+    link("pkg/sub/n.py", "new.py")
+    (tree.root / "tests/test_m.py").write_bytes((base / "README").read_bytes())
+    link("README", "tests/test_m.py")
+    kept = tree.snapshot()
+    for goal in (kept, start, kept):
+        tree.restore(goal)
+        whole = state(tree.root)
+        names = [path for path, entry in whole.items() if entry[0] == "file"]
+        for name in names:
+            assert (tree.root / name).stat().st_nlink == 1, name
+            (tree.root / name).write_text(f"of {name}\n")
+        assert all((tree.root / name).read_text() == f"of {name}\n" for name in names)
+        tree.restore(goal)
+        assert state(tree.root) == whole
+        assert tree.snapshot() == goal
+        link("pkg/__init__.py", "pkg/sub/__init__.py")
+        assert dict(tree.changes()) == ({} if goal == start else {"new.py": "added", "tests/test_m.py": "modified"})
+    tree.restore(start)
+    assert state(tree.root) == state(base)
+
+
 def test_overlay_needs_root(base, open_place):
     base = shutil.copytree(base, open_place / "base", symlinks=True)
 

@@ -64,6 +64,7 @@ class BoundedSandbox(Sandbox):
         self._filter = seccomp.program(count_memory=places is None)
         self._turns = _Turns()
         self._closed = False
+        self._process = os.getpid()
 
     def run(
         self,
@@ -77,6 +78,8 @@ class BoundedSandbox(Sandbox):
         writable: Sequence[tuple[Path, str]] = (),
     ) -> Completed:
         started = time.monotonic()
+        if os.getpid() != self._process:
+            raise SandboxError("the sandbox belongs to the process that opened it: open another one in a forked child")
         limits = limits or self._limits
         words, files = view.arguments(command)
         folder = self._layout.inside if cwd is None else view.checked_inside(cwd, "cwd")
@@ -118,7 +121,7 @@ class BoundedSandbox(Sandbox):
 
     def close(self) -> None:
         self._closed = True
-        if self._pool:
+        if self._pool and os.getpid() == self._process:
             self._pool.close()
 
     @contextlib.contextmanager

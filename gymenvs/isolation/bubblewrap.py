@@ -81,10 +81,12 @@ def missing() -> str | None:
         return "there is no program bwrap on PATH: install the package bubblewrap (0.8 or newer)"
     told = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
     options = (told.stdout + told.stderr).split()
-    if lacking := [name for name in _NEEDED if name not in options]:
-        return f"{program} has no {', '.join(lacking)}: bubblewrap 0.8 or newer is wanted"
+    if absent := [name for name in _NEEDED if name not in options]:
+        return f"{program} has no {', '.join(absent)}: bubblewrap 0.8 or newer is wanted"
     if not seccomp.supported():
         return f"no table of system calls for {os.uname().machine}"
+    if lacking := users.lacking():
+        return lacking
     for needed in (_BECOME_AGENT[0], _PRLIMIT) if users.is_root() else ():
         if not os.access(needed, os.X_OK):
             return f"as root it needs {needed}: install the package util-linux"

@@ -93,7 +93,8 @@ class Completed:
 
 
 class Sandbox(ABC):
-    """Runs commands around one work tree. Made by `rtmc.gymenvs.sandbox.open_sandbox`; usable from several threads.
+    """Runs commands around one work tree. Made by `rtmc.gymenvs.sandbox.open_sandbox`; usable from several threads of
+    the process that made it. In a forked child one that isolates raises in `run`, and `close` does nothing.
 
     backend  its name
     owner    (uid, gid) that must own the tree's files for the inside to write them; None = as they are

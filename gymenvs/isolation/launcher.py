@@ -116,12 +116,16 @@ def start(request: dict[str, Any], descriptors: list[int]) -> int:
     if child == 0:
         guarded(lambda: outer(request, descriptors, me, made_write, go_read), descriptors[3])
     os.close(made_write)
-    with contextlib.suppress(OSError):  # it ended: the report says why
-        if os.read(made_read, 1) and request["maps"]:
-            for name in ("uid_map", "gid_map"):
+    if os.read(made_read, 1):  # else it ended, and the report says why
+        try:
+            for name in ("uid_map", "gid_map") if request["maps"] else ():
                 with open(f"/proc/{child}/{name}", "w") as file:
                     file.write(request["maps"])
-        os.write(go_write, b".")
+            os.write(go_write, b".")
+        except OSError as error:
+            text = f"error the users of a namespace ({error.strerror})\n"
+            with contextlib.suppress(BrokenPipeError):  # it ended in between, and whoever asked is gone
+                os.write(descriptors[3], text.encode())
     for descriptor in [*descriptors, made_read, go_read, go_write]:
         os.close(descriptor)
     return child
@@ -169,7 +173,8 @@ def outer(request: dict[str, Any], descriptors: list[int], launcher: int, made: 
     call(LIBC.unshare(NEW_USER), "a user namespace (unshare)")
     die_with_parent(launcher)
     os.write(made, b".")
-    os.read(go, 1)
+    if not os.read(go, 1):
+        os._exit(1)  # what kept the users from being written is reported
     if not request["maps"]:
         for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {user} 1"), ("gid_map", f"1000 {group} 1")):
             with open(f"/proc/self/{name}", "w") as file:

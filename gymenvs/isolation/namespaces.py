@@ -42,6 +42,8 @@ def missing() -> str | None:
         return f"kernel {os.uname().release} has no mount_setattr: 5.12 or newer is wanted"
     if not seccomp.supported():
         return f"no table of system calls for {os.uname().machine}"
+    if lacking := users.lacking():
+        return lacking
     for name, wanted in (("user/max_user_namespaces", "1"), ("kernel/unprivileged_userns_clone", "1")):
         with contextlib.suppress(OSError):
             if Path("/proc/sys", name).read_text().strip() == "0" and not users.is_root():
@@ -93,6 +95,8 @@ class NamespaceSandbox(BoundedSandbox):
 
     def close(self) -> None:
         super().close()
+        if os.getpid() != self._process:
+            return  # a forked child: the launchers are its parent's
         with self._lock:
             idle, self._idle = self._idle, []
         for one in idle:

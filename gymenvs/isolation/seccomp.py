@@ -12,6 +12,8 @@ the calls with which a kernel fault or a new namespace could give them back. Ref
 * mode bits setuid and setgid, which would outlive the sandbox in the work tree;
 * `fallocate` (EOPNOTSUPP, as of a file system that has none; C libraries then write): with it a command takes gigabytes
   of disk between two looks;
+* writing extended attributes, access lists among them (EOPNOTSUPP too, which copying programs pass over): no snapshot
+  holds them, so they would carry notes and permissions from one episode to the next;
 * where no cgroup counts them (`count_memory`), memory that no process shows: memfd and System V shared memory.
 
 Calls of another architecture than the process's own (int 0x80, x32) end it. The filter holds for threads and children
@@ -87,7 +89,17 @@ _HIDDEN_MEMORY: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
 }
 _NOT_THERE: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
-_NOT_SUPPORTED: dict[str, tuple[int | None, int | None]] = {"fallocate": (285, 47)}
+_NOT_SUPPORTED: dict[str, tuple[int | None, int | None]] = {
+    "fallocate": (285, 47),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+}
 # (call, which argument is the mode, which holds open flags or None)
 _MODES: tuple[tuple[tuple[int | None, int | None], int, int | None], ...] = (
     ((90, None), 1, None),  # chmod

@@ -89,11 +89,12 @@ class Watch:
 
     `root` is the first process of the sandbox; `group` its control group, in which the kernel holds memory and
     processes, or None, when the sums are taken here; `own` processes are the sandbox's and not counted. `full`: the
-    tree was over its limit at the start; the command, which can write nothing (`WITHOUT_WRITES`), may make room.
+    tree was over its limit at the start; the command, which can write nothing (`WITHOUT_WRITES`), may make room, and
+    is stopped where it adds folders and links.
     """
 
     def __init__(self, limits: Limits, disk: Disk, full: bool, root: int, group: Group | None, own: int) -> None:
-        self._limits, self._disk, self._full = limits, disk, full
+        self._limits, self._disk = limits, disk
         self._root, self._group, self._own = root, group, own
         self._ooms = group.ooms() if group else 0
         self._refusals = group.refusals() if group else 0
@@ -101,6 +102,8 @@ class Watch:
         self._at_bound_since: float | None = None
         self._walk: Iterator[int | None] | None = None
         self._next_walk = time.monotonic() + _DISK_LOOK_S
+        self._disk_bound = disk.bound(limits.tree_bytes, full)
+        self._room = disk.room()
 
     def memory_ended(self) -> bool:
         """Whether the kernel ended a process for want of memory."""
@@ -141,12 +144,12 @@ class Watch:
 
     def _disk_passed(self, pids: list[int]) -> bool:
         now = time.monotonic()
-        if self._full:
-            return False
         if self._walk is None:
             if now < self._next_walk:
                 return False
-            self._walk = self._disk.walk(self._limits.tree_bytes)
+            # Opening closed folders could be seen inside: only where what they hold may be too much.
+            hidden = self._disk.lost(self._room) > self._limits.tree_bytes
+            self._walk = self._disk.walk(self._disk_bound, force=hidden)
         total = next(self._walk)
         while total is None and time.monotonic() - now < _WALK_TURN_S:
             total = next(self._walk)
@@ -155,7 +158,10 @@ class Watch:
         self._walk = None
         # A walk takes at most a tenth of the time, so that a large tree does not cost a core.
         self._next_walk = time.monotonic() + max(_DISK_LOOK_S, 10 * self._disk.cost_s)
-        return total + unlinked(pids, self._disk.device) > self._limits.tree_bytes
+        nameless, blind = unlinked(pids, self._disk.device)
+        if blind:  # what it holds is not known; that much was taken by someone
+            nameless = max(nameless, self._disk.lost(self._room) - total)
+        return total + nameless > self._disk_bound
 
 
 def supervise(job: Job, stdin: bytes, limits: Limits, watch: Watch | None, started: float) -> Completed:

@@ -25,11 +25,32 @@ INSIDE = 1000
 # Above what systemd and subordinate ids are given from, below 2**31.
 AGENT = 0x70000000
 _MAKERS = 0xFFFFFF  # numbers above AGENT
+# Capabilities by their numbers: to give files away, to become the agent, to write the users of its namespace.
+_NEEDED = {"CAP_CHOWN": 0, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_ADMIN": 21}
 
 
 def is_root() -> bool:
     """Whether this process has the machine's user 0, not the 0 of a user namespace, which stands for someone else."""
     return os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+
+
+def lacking() -> str | None:
+    """What root must have to hand the inside to another user and has not, as in most containers; None if nothing.
+
+    Nothing else is done then: a command that ran with root's number, for want of another, could change the modes of
+    the machine's device nodes.
+    """
+    if not is_root():
+        return None
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:"))
+    held = int(line.split()[1], 16)
+    names = [name for name, number in _NEEDED.items() if not held >> number & 1]
+    if not names:
+        return None
+    return (
+        f"root here has no {', '.join(names)}: run as another user, or start the container with these "
+        f"({' '.join('--cap-add ' + name.removeprefix('CAP_') for name in names)})"
+    )
 
 
 def owner() -> tuple[int, int] | None:

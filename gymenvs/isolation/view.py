@@ -3,7 +3,8 @@
 Nothing is there that no step put there: the system's programs and libraries read-only (/usr and what stands beside it),
 an /etc of a few files of our own making, /proc and /dev of the sandbox, a /tmp of limited size that is empty at each
 command, the work tree, and what the caller names. No home, no /var, /run, /sys, /opt, /mnt; the root itself and /dev
-are sealed read-only at the end. This package's own folder is masked wherever it would be seen: its data hold answers.
+are sealed read-only at the end. What holds answers is masked wherever it would be seen: this package's own folder, the
+cache of the environments (their prepared tasks lie in it), and what the caller names as secret.
 What the kernel itself tells of a mount stays to be read in /proc/self/mountinfo: the host path of each folder shown.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rtmc.gymenvs.cachefolder import cache_folder
 from rtmc.gymenvs.isolation.contract import Limits
 
 OWN_FOLDER = Path(__file__).resolve().parents[2]
@@ -51,6 +53,7 @@ class Layout:
     hidden: tuple[str, ...]
     path: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
+    secret: tuple[str, ...] = ()
 
     def environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         """All variables of a command: nothing is inherited from this process."""
@@ -100,7 +103,7 @@ class Layout:
             Step("tmpfs", "/tmp", size=limits.tmp_bytes),
             *(Step("bind-read-only", inside, source) for source, inside in self.readable),
             Step("bind", self.inside, str(self.tree)),
-            *_masks(shown, self.hidden),
+            *_masks(shown, self.hidden, _secrets(self.secret)),
             *extra,
             Step("seal", "/proc"),  # else a command could say that the kernel should end others first for memory
             Step("seal", "/dev"),
@@ -134,6 +137,7 @@ def make_layout(
     hidden: Sequence[str],
     path: Sequence[str],
     env: Mapping[str, str] | None,
+    secret: Sequence[Path] = (),
 ) -> Layout:
     """Checks what `open_sandbox` was given; relative host paths are taken from the working folder.
 
@@ -162,7 +166,8 @@ def make_layout(
     for entry_ in path:
         if not isinstance(entry_, str) or not entry_.startswith("/") or ":" in entry_ or "\0" in entry_:
             raise ValueError(f"open_sandbox: `path` has {entry_!r}; wanted absolute inside paths without a colon")
-    return Layout(folder, inside, tuple(pairs), masked, tuple(path), tuple(checked_environment(env).items()))
+    variables = tuple(checked_environment(env).items())
+    return Layout(folder, inside, tuple(pairs), masked, tuple(path), variables, tuple(map(os.path.abspath, secret)))
 
 
 def checked_inside(path: str, name: str) -> str:
@@ -261,12 +266,24 @@ def _system() -> list[Step]:
     return steps
 
 
-def _masks(shown: Sequence[tuple[str, str]], hidden: Sequence[str]) -> list[Step]:
-    """An empty sealed folder over each hidden folder that is there, a device that cannot be opened over a file."""
+def _secrets(named: Sequence[str]) -> list[Path]:
+    """The host paths that nobody inside may read, links resolved."""
+    found = [OWN_FOLDER, *(Path(os.path.realpath(path)) for path in named)]
+    with contextlib.suppress(OSError):  # there is no cache: nothing to hide
+        found.append(Path(os.path.realpath(cache_folder())))
+    return found
+
+
+def _masks(shown: Sequence[tuple[str, str]], hidden: Sequence[str], secrets: Sequence[Path]) -> list[Step]:
+    """An empty sealed folder over each hidden or secret folder that is there, a device that cannot be opened over a
+    file.
+    """
     places = list(hidden)
-    for source, inside in shown:
-        if OWN_FOLDER.is_relative_to(source):
-            places.append(os.path.normpath(os.path.join(inside, OWN_FOLDER.relative_to(source))))
+    for secret in secrets:
+        for source, inside in shown:
+            # What is shown from within a secret was named for it, such as a runtime that lies in the cache.
+            if secret.is_relative_to(source) and secret != Path(source):
+                places.append(os.path.normpath(os.path.join(inside, secret.relative_to(source))))
     steps = []
     for place in dict.fromkeys(places):
         # The last bind that covers the place is the one seen.

@@ -67,22 +67,36 @@ def shared_out(pids: list[int]) -> int:
     return total
 
 
-def unlinked(pids: list[int], device: int) -> int:
-    """Bytes of files on a device that have no name any more and live in open descriptors alone."""
+def unlinked(pids: list[int], device: int) -> tuple[int, bool]:
+    """Bytes of files on a device that have no name any more and live in open descriptors or mappings alone, and
+    whether there may be more: a process, the first left aside, hid its descriptors, or a mapping could not be asked.
+    """
     seen: dict[int, int] = {}
+    blind = False
     for pid in pids:
         try:
-            numbers = os.listdir(f"/proc/{pid}/fd")
+            places = [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                for line in file:
+                    if line.endswith(b" (deleted)\n"):
+                        start, _, end = line.partition(b" ")[0].partition(b"-")
+                        places.append(f"/proc/{pid}/map_files/{int(start, 16):x}-{int(end, 16):x}")
+        except PermissionError:
+            blind = blind or pid != pids[0]
+            continue
         except OSError:
             continue
-        for number in numbers:
+        for place in places:
             try:
-                found = os.stat(f"/proc/{pid}/fd/{number}")
+                found = os.stat(place)
+            except PermissionError:
+                blind = True
+                continue
             except OSError:
                 continue
             if found.st_dev == device and found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
                 seen[found.st_ino] = found.st_blocks * 512
-    return sum(seen.values())
+    return sum(seen.values()), blind
 
 
 def _descendants_by_parent(root: int) -> list[int]:

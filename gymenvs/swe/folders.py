@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 def open_below(root: int, names: list[str]) -> int:
     """A descriptor of the folder `names` below `root`, no link followed. Raises OSError."""
-    folder = os.open(".", HANDLE, dir_fd=root)
+    folder = os.dup(root)  # opening "." would ask the root's own permissions
     for name in names:
         try:
             below = os.open(name, HANDLE, dir_fd=folder)
@@ -51,22 +51,27 @@ def open_listed(root: int, path: str) -> int:
 
 
 @contextlib.contextmanager
-def entered(root: int, names: list[str]) -> Iterator[int]:
-    """A descriptor of the folder `names` below `root`; folders on the way that their permissions close to us, who
-    own them, are opened meanwhile. Raises OSError.
+def entered(root: int, names: list[str], wanted: int = 0o500) -> Iterator[int]:
+    """A descriptor of the folder `names` below `root`; those on the way, the root too, whose permissions do not give
+    us, who own them, what is `wanted`, are opened meanwhile. Raises OSError.
     """
-    folder = os.open(".", HANDLE, dir_fd=root)
+    folder = os.dup(root)
     closed: list[tuple[int, int]] = []
     user = os.geteuid()
+
+    def widen() -> None:
+        info = os.fstat(folder)
+        if user and info.st_uid == user and info.st_mode & wanted != wanted:
+            os.chmod(f"/proc/self/fd/{folder}", info.st_mode & PERMISSIONS | 0o700)
+            closed.append((os.dup(folder), info.st_mode & PERMISSIONS))
+
     try:
+        widen()
         for name in names:
             below = os.open(name, HANDLE, dir_fd=folder)
             os.close(folder)
             folder = below
-            info = os.fstat(folder)
-            if user and info.st_uid == user and info.st_mode & 0o500 != 0o500:
-                os.chmod(f"/proc/self/fd/{folder}", info.st_mode & PERMISSIONS | 0o700)
-                closed.append((os.dup(folder), info.st_mode & PERMISSIONS))
+            widen()
         yield folder
     finally:
         os.close(folder)
@@ -99,8 +104,12 @@ class _Level:
             self.shed()
             if not force:
                 raise
-            self.mode = os.lstat(name, dir_fd=outer).st_mode & PERMISSIONS
-            loosen(name, outer, self.mode | 0o700)
+            if path:
+                self.mode = os.lstat(name, dir_fd=outer).st_mode & PERMISSIONS
+                loosen(name, outer, self.mode | 0o700)
+            else:
+                self.mode = os.fstat(outer).st_mode & PERMISSIONS
+                os.chmod(f"/proc/self/fd/{outer}", self.mode | 0o700)
             self.folder = os.open(name, LISTED, dir_fd=outer)
             self.entries = _entries(self.folder)
         self.identity = os.fstat(self.folder)
@@ -115,7 +124,7 @@ class _Level:
     def release(self, root: int) -> None:
         """Give the descriptor back, and the folder its mode."""
         if self.mode is not None:
-            folder = open_below(root, self.path.split("/"))
+            folder = open_below(root, self.path.split("/") if self.path else [])
             os.chmod(f"/proc/self/fd/{folder}", self.mode)
             os.close(folder)
             self.mode = None
@@ -259,12 +268,17 @@ def forget_bytecode(folder: int, name: str) -> None:
     if suffix != ".py":
         return
     try:
-        cache = os.open("__pycache__", LISTED, dir_fd=folder)
+        place = os.open("__pycache__", HANDLE, dir_fd=folder)
     except OSError:
         return  # no cache, or none that Python would use
     try:
-        for cached in os.listdir(cache):
-            if cached.startswith(f"{stem}.") and cached.endswith(".pyc"):
-                os.unlink(cached, dir_fd=cache)
+        with entered(place, [], 0o700):
+            cache = os.open(".", LISTED, dir_fd=place)
+            try:
+                for cached in os.listdir(cache):
+                    if cached.startswith(f"{stem}.") and cached.endswith(".pyc"):
+                        os.unlink(cached, dir_fd=cache)
+            finally:
+                os.close(cache)
     finally:
-        os.close(cache)
+        os.close(place)

@@ -54,10 +54,13 @@ class Difference(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """All differences by path, each path below a removed folder too; `ignored`: what no snapshot can hold, and why."""
+    """All differences by path, each path below a removed folder too; `ignored`: what no snapshot can hold, and why;
+    `linked`: files, different or not, that have other names too. The root itself is not in it.
+    """
 
     differences: dict[str, Difference]
     ignored: dict[str, str]
+    linked: set[str]
 
 
 class Stamp(NamedTuple):
@@ -161,6 +164,8 @@ class Layer:
         """Enter what an entry of the tree differs in: kind, permissions (not a link's: it has none), content."""
         now = found.stat
         kind = special(now.st_mode)
+        if now.st_nlink > 1 and stat.S_ISREG(now.st_mode):
+            scan.linked.add(found.path)
         if kind is not None:
             scan.ignored[found.path] = kind
         if base is None or special(base.st_mode) is not None:
@@ -213,7 +218,7 @@ class OverlayLayer(Layer):
 
     def scan(self) -> Scan:
         """See `Layer`."""
-        scan = Scan({}, {})
+        scan = Scan({}, {}, set())
         bare: set[str] = set()  # folders of which the base has none
         opaque: set[str] = set()  # folders that hide the base's
         root = os.open(self._upper, os.O_PATH | os.O_DIRECTORY)
@@ -303,7 +308,7 @@ class CopyLayer(Layer):
 
     def scan(self) -> Scan:
         """See `Layer`."""
-        scan = Scan({}, {})
+        scan = Scan({}, {}, set())
         missing = dict(self._base)
         root = os.open(self.tree, os.O_PATH | os.O_DIRECTORY)
         try:

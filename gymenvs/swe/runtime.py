@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -27,8 +28,9 @@ from typing import Any
 from rtmc.gymenvs.cachefolder import cache_folder, make_folder
 
 INSIDE = "/opt/python"
-_FORM = 1  # of the cached folder
+_FORM = 2  # of the cached folder
 _OWN = "rtmc"
+_TRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def python_runtime(packages: Sequence[str] = ("pytest",), cache: Path | None = N
         ValueError: a distribution is not installed, is this package, is installed in editable form or does not list
             its files; the message says which.
         OSError: the cache cannot be written; the message names RTMC_CACHE.
+        RuntimeError: the Python that was put together does not start; the message has what it said.
     """
     found = _closure(packages)
     place = _made(found, cache or cache_folder("runtime"))
@@ -151,7 +154,7 @@ def _made(found: Mapping[str, importlib.metadata.Distribution], cache: Path) -> 
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=cache))
     try:
         _fill(fresh, python, found, files)
-        fresh.chmod(0o755)
+        _try(fresh)
         try:
             fresh.rename(place)
         except OSError:
@@ -179,7 +182,6 @@ def _fill(
         target = packages / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(host, target)
-        target.chmod(0o644)
         os.utime(target, (0, 0))
     for one in found.values():
         for point in one.entry_points:
@@ -188,10 +190,37 @@ def _fill(
                 text = f"import sys\nfrom {module} import {function.split('.')[0]}\nsys.exit({function}())\n"
                 script = programs / point.name
                 script.write_text(f"#!/usr/bin/env {version}\n{text}")
-                script.chmod(0o755)
     compileall.compile_dir(packages, quiet=2, stripdir=str(fresh), prependdir=INSIDE)
-    for folder, _, _ in os.walk(fresh):
+    # Whatever the umask: the sandbox's user is another one, and other processes use the same cache.
+    for folder, _, names in os.walk(fresh):
         os.chmod(folder, 0o755)
+        for name in names:
+            if not os.path.islink(os.path.join(folder, name)):
+                os.chmod(os.path.join(folder, name), 0o755 if folder == str(programs) else 0o644)
+
+
+def _try(fresh: Path) -> None:
+    """Starts the new Python once, so that one which cannot run is told here and not by tests that fail.
+
+    Raises:
+        RuntimeError: it ends with an error.
+    """
+    program = fresh / "bin" / "python"
+    try:
+        done = subprocess.run(
+            [program, "-I", "-c", ""],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={},
+            timeout=_TRY_S,
+            check=False,
+        )
+        why = done.stderr.decode(errors="replace").strip()[-500:] if done.returncode else ""
+        failed = done.returncode != 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed, why = True, str(error)
+    if failed:
+        raise RuntimeError(f"python_runtime: the copy of {os.path.realpath(program)} does not start: {why}")
 
 
 def _interpreter() -> str:

@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from rtmc.gymenvs.swe.errors import TooLarge
 from rtmc.gymenvs.swe.folders import (
-    HANDLE,
     PERMISSIONS,
     forget_bytecode,
     loosen,
@@ -56,11 +55,13 @@ class TreeSnapshot:
         base: fingerprint of the base's names, kinds, sizes and executable bits.
         nodes: (path, node) in order of path.
         ignored: (path, kind) of what could not be kept.
+        root_mode: permissions of the tree's root; None where they are the base's.
     """
 
     base: str
     nodes: tuple[tuple[str, Node], ...]
     ignored: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    root_mode: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -132,7 +133,8 @@ def content_digest(folder: int, name: str, info: os.stat_result) -> bytes:
 class Restoring:
     """Brings a tree from where it is to a snapshot's state, touching only what is not so yet. Raises OSError.
 
-    Folders that the tree's own permissions close are opened for the work, and all permissions set at the end.
+    Folders that the tree's own permissions close are opened for the work, and all permissions set at the end. Of a
+    file that has other names every name is written anew: a write to one would else reach the others later.
 
     Args:
         root: descriptor of the tree.
@@ -147,11 +149,14 @@ class Restoring:
         self._modes: dict[str, int] = {}  # of folders, to be set in the end
         self._ready: set[str] = set()
         self._was_folder: dict[str, bool] = {"": True}
+        self._linked: set[str] = set()
 
-    def run(self, scan: Scan, goal: dict[str, Node]) -> None:
-        """From the state that `scan` found to the nodes of `goal`."""
+    def run(self, scan: Scan, goal: dict[str, Node], root_mode: int) -> None:
+        """From the state that `scan` found to the nodes of `goal`, with the root's permissions."""
         cleared = None  # all below this path is gone
-        concerned = {*scan.differences, *scan.ignored, *goal}
+        self._modes[""] = root_mode
+        self._linked = scan.linked
+        concerned = {*scan.differences, *scan.ignored, *scan.linked, *goal}
         for path in sorted(concerned, key=lambda path: path.split("/")):
             difference = scan.differences.get(path)
             base = difference.base if difference else self._base_stat(path)
@@ -201,9 +206,13 @@ class Restoring:
             if outer in self._ready:
                 continue
             self._ready.add(outer)
-            folder = open_below(self._root, names[: depth - 1]) if depth else os.open(".", HANDLE, dir_fd=self._root)
+            if not depth:
+                mode = os.fstat(self._root).st_mode & PERMISSIONS
+                if mode & 0o700 != 0o700:
+                    os.chmod(f"/proc/self/fd/{self._root}", mode | 0o700)
+                continue
+            folder, name = open_below(self._root, names[: depth - 1]), names[depth - 1]
             try:
-                name = names[depth - 1] if depth else "."
                 mode = os.lstat(name, dir_fd=folder).st_mode & PERMISSIONS
                 if mode & 0o700 != 0o700:
                     loosen(name, folder, mode | 0o700)
@@ -247,7 +256,7 @@ class Restoring:
         if wanted.kind == "folder":
             self._make_folder(path, wanted.mode, present)
             return
-        if present is not None:
+        if present is not None and path not in self._linked:
             outer, name = _split(path)
             with self._folder(outer) as folder:
                 same_size = stat.S_ISLNK(present.st_mode) or present.st_size == wanted.size

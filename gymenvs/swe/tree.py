@@ -4,13 +4,13 @@ A `WorkTree` is a changeable copy of a base folder (`layers` makes it). The edit
 through the methods of `TreeFolder`, the sandbox mounts its `root`. A `TreeSnapshot` holds what differs from the base
 and nothing else.
 
-What a snapshot keeps: content, permissions and modification times of files, links, folders (empty ones too), and
-what is gone; also under `.git`, as agents commit. Zeros take no room. What it does not keep:
+What a snapshot keeps: content, permissions and modification times of files, links, folders (empty ones and the root
+too), and what is gone; also under `.git`, as agents commit. Zeros take no room. What it does not keep:
 
 - Python's `__pycache__` folders: restoring removes those that the base has not, so that no bytecode of another
   fork's source is run (Python tells sources apart by second and size alone);
-- set-user-id, set-group-id and sticky bits, owners, extended attributes; that several names are one file (each
-  becomes a file of its own); folders' times;
+- set-user-id, set-group-id and sticky bits, owners, extended attributes; that several names are one file (restoring
+  makes each a file of its own); folders' times;
 - pipes, sockets, devices, and what lies deeper than 100 folders or 3,500 bytes of path: named in `ignored`.
 
 `changes`, `diff` and `fingerprint` see files and links as git does (content, and whether a file is executable), and
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtmc.gymenvs.swe.errors import TreeError, refusal
-from rtmc.gymenvs.swe.folders import entered, open_content, walk_folder
+from rtmc.gymenvs.swe.folders import PERMISSIONS, entered, open_content, walk_folder
 from rtmc.gymenvs.swe.layers import (
     Difference,
     Layer,
@@ -167,7 +167,9 @@ class WorkTree(TreeFolder):
                     fresh[path] = (stamp, node)
             nodes.append((path, node))
         self._nodes = fresh
-        return TreeSnapshot(self._base_key(), tuple(nodes), tuple(sorted(scan.ignored.items())))
+        root, of_base = (info.st_mode & PERMISSIONS for info in (os.fstat(self._root), os.stat(self.base)))
+        root_mode = None if root == of_base else root
+        return TreeSnapshot(self._base_key(), tuple(nodes), tuple(sorted(scan.ignored.items())), root_mode)
 
     def restore(self, snapshot: TreeSnapshot) -> None:
         """Make the tree as it was at the snapshot, in place: what has it mounted sees it.
@@ -178,7 +180,8 @@ class WorkTree(TreeFolder):
         if snapshot.base != self._base_key():
             raise ValueError(f"the snapshot is of another base than {self.base}: their files have other names or sizes")
         try:
-            Restoring(self._root, self.base, self._gives).run(self._scan(), dict(snapshot.nodes))
+            mode = os.stat(self.base).st_mode & PERMISSIONS if snapshot.root_mode is None else snapshot.root_mode
+            Restoring(self._root, self.base, self._gives).run(self._scan(), dict(snapshot.nodes), mode)
         except OSError as error:
             raise refusal(str(error.filename or self.root), error) from error
 
