@@ -161,7 +161,7 @@ def test_a_number_that_is_none_of_the_commands_costs_no_turn(monkeypatch, capsys
         (word, str(number)) for word in ("99", "0", "-1", "+99", "9999")
     ]
     assert (code, "Nothing happens." in told) == (0, False)
-    assert told.endswith("left after 1 turns, reward 0\n")
+    assert "\nleft after 1 turns, reward 0: it was not played to its end" in told
 
 
 def test_the_hint_knows_a_goal_that_holds_already_from_one_out_of_reach(monkeypatch, capsys):
@@ -220,7 +220,7 @@ def test_a_world_without_expert_and_forks(monkeypatch, capsys):
     from rtmc.cli import worlds
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("hint\none\nundo\nend\n"))
-    assert worlds._play_episode(Bare(), 0) == 0
+    assert worlds._play_episode(Bare(), 0, "help") == 0
     told = capsys.readouterr().out
     assert "this world has no expert" in told
     assert "this world cannot go back" in told
