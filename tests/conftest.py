@@ -25,6 +25,7 @@ SANDBOXED = {
     "test_swe_grading_equal_faults",
     "test_swe_grading_equal_honest",
     "test_swe_grading_parts",
+    "test_swe_grading_session",
     "test_swe_grading_trust",
     "test_swe_line_ends",
     "test_swe_mutate_describe",

@@ -204,9 +204,9 @@ def make_task(**fields) -> SWETask:
     return SWETask(**{**values, **fields})
 
 
-@lru_cache(maxsize=1)
-def runtime() -> Runtime:
-    return python_runtime()
+@lru_cache(maxsize=2)
+def runtime(*packages: str) -> Runtime:
+    return python_runtime(("pytest", *packages))
 
 
 def write(root: Path, files: Mapping[str, str | bytes | None]) -> None:
@@ -225,6 +225,7 @@ def attempt(
     files: Mapping[str, str | bytes | None],
     shell: str = "",
     options: Mapping = MappingProxyType({}),
+    packages: tuple[str, ...] = (),
     **fields,
 ) -> Verdict:
     """The verdict on an agent that leaves these files behind (and then runs `shell` in the tree, on this machine)."""
@@ -236,4 +237,4 @@ def attempt(
             clean = {"PATH": os.environ["PATH"], "HOME": str(folder)}
             subprocess.run(["sh", "-ec", shell], cwd=tree.root, check=True, env=clean, capture_output=True)
         snapshot = tree.snapshot()
-    return grade(make_task(**fields), base, snapshot, runtime=runtime(), **options)
+    return grade(make_task(**fields), base, snapshot, runtime=runtime(*packages), **options)

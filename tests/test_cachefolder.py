@@ -64,7 +64,13 @@ def test_a_user_without_a_home(homeless, ask):
 def test_a_cache_that_cannot_be_written(tmp_path, make, monkeypatch):
     # A file stands in the way: that stops root as well, whom no mode of a folder stops.
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("the registry was asked"))
+    run = subprocess.run
+
+    def no_registry(command, **options):
+        assert "pip" not in command, "the registry was asked"
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", no_registry)
     place = tmp_path / "file" / "cache"
     with pytest.raises(OSError, match=rf"{re.escape(str(place))}\S* cannot be written \(Not a directory\); RTMC_CACHE"):
         make(place)

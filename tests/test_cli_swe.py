@@ -17,6 +17,7 @@ from rtmc.gymenvs.swe.mutate import packages
 from rtmc.gymenvs.swe.task import Folder, Sdist, SWETask
 from rtmc.gymenvs.swe.tree import sweep_leftovers
 from tests.sandbox_help import NEEDS_SANDBOX
+from tests.swe_making import lay, run
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = """def f(x, y):
@@ -45,17 +46,9 @@ def test_there():
 """
 
 
-def run(*words: str) -> int:
-    return MAKE_SWE_TASKS.run(MAKE_SWE_TASKS.parse(words))
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "mine.py").write_text(CODE)
-    (tmp_path / "mine" / "test_mine.py").write_text(TESTS)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return lay(tmp_path, CODE, TESTS, monkeypatch)
 
 
 @NEEDS_SANDBOX

@@ -132,9 +132,13 @@ def musique(number, answerable, aliases=()):
         for idx in range(4)
     ]
     return {
-        "id": f"2hop__{number}", "question": f"Who is {number}?", "answer": f"ana {number}",
-        "answer_aliases": list(aliases), "answerable": answerable, "paragraphs": paragraphs,
-    }  # fmt: skip
+        "id": f"2hop__{number}",
+        "question": f"Who is {number}?",
+        "answer": f"ana {number}",
+        "answer_aliases": list(aliases),
+        "answerable": answerable,
+        "paragraphs": paragraphs,
+    }
 
 
 def lines(path, records):

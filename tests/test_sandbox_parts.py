@@ -248,16 +248,23 @@ def test_closed_folders_of_ours_are_looked_into():
 
 def test_processes_that_hide_their_files_are_known():
     """Without root's powers: one that hid its descriptors may hold more than is seen, the first process aside."""
-    script = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\nprint(flush=True)\ninput()"
+    waits = "print(flush=True)\ninput()"
+    hides = f"import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{waits}"
 
     def work() -> None:
         device = os.stat("/").st_dev
-        assert unlinked([os.getpid()], device)[1] is False
-        with subprocess.Popen([PYTHON, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-            child.stdout.readline()
-            assert unlinked([os.getpid(), child.pid], device)[1] is True
-            assert unlinked([child.pid, os.getpid()], device)[1] is False
-            child.stdin.close()
+        started = [
+            subprocess.Popen([PYTHON, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for script in (waits, hides)  # not this process: what its libraries have mapped cannot be asked
+        ]
+        with started[0] as plain, started[1] as hidden:
+            for child in started:
+                child.stdout.readline()
+            assert unlinked([plain.pid], device)[1] is False
+            assert unlinked([plain.pid, hidden.pid], device)[1] is True
+            assert unlinked([hidden.pid, plain.pid], device)[1] is False
+            for child in started:
+                child.stdin.close()
 
     run_as_nobody(work)
 

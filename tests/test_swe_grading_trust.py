@@ -4,6 +4,7 @@ are known where the agent left them as they were."""
 import base64
 import contextlib
 import functools
+import os
 import sys
 import sysconfig
 import types
@@ -48,6 +49,7 @@ def test_a_library_function_is_trusted_with_its_own(trust):
         lambda bad: bad,
         lambda bad: functools.partial(bad, 1),
         lambda bad: functools.partial(map, bad),
+        lambda bad: functools.partialmethod(bad),
         lambda bad: contextlib.contextmanager(bad),
         lambda bad: types.FunctionType(base64.standard_b64decode.__code__, {"b64decode": bad}),
         lambda bad: types.FunctionType(base64.b64decode.__code__, {}, "f", (bad,)),
@@ -95,7 +97,7 @@ def test_a_name_that_is_not_the_files_own_vouches_for_nothing(tmp_path):
         assert origin.place(f"{tmp_path}/{name}") == ""
     for name in ("link/changed.py", ".git/kept.py", "./pkg/base.py"):
         assert origin.place(f"{tmp_path}/{name}") == ""
-    assert origin.place(f"{sys.prefix}/../{tmp_path}/pkg/changed.py") == ""
+    assert origin.place(f"{sys.prefix}/{os.path.relpath(tmp_path, sys.prefix)}/pkg/changed.py") == ""
 
 
 # --- what is graded
@@ -245,3 +247,16 @@ def test_a_file_that_altered_a_library_before_may_do_so_still(tmp_path):
     verdict = attempt(tmp_path / "new", {"shop/prices.py": FIXED + habit})
     assert verdict.reward == 0.0
     assert "JSONEncoder.default" in verdict.reason
+
+
+@NEEDS_SANDBOX
+def test_wrappers_that_hypothesis_writes(tmp_path):
+    """Their code is made at run time; all that it does is to call the test."""
+    hidden = "from hypothesis import given, strategies as st\n\nfrom shop import total\n\n\n@given(st.just(101))\n"
+    hidden += "def test_given(cents):\n    assert total([('tea', cents, 1)], 50) == 50\n"
+    fields = {"test_files": {"tests/test_fix.py": hidden}, "fail_to_pass": ("tests/test_fix.py::test_given",)}
+    fields |= {"pass_to_pass": ("tests/test_prices.py::test_plain",), "packages": ("hypothesis",)}
+    for name, now, reward in (("fix", FIXED, 1.0), ("nothing", SOURCE, 0.0)):
+        verdict = attempt(tmp_path / name, {"shop/prices.py": now + "\n"}, **fields)
+        assert verdict.reward == reward
+        assert "void" not in (verdict.reason or "")

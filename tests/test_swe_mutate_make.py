@@ -22,6 +22,7 @@ from rtmc.gymenvs.swe.mutate.validate import NOT_PAID, UNSOUND, make_bench, tell
 from rtmc.gymenvs.swe.soundness import check_task
 from rtmc.gymenvs.swe.sources import Folder
 from tests.sandbox_help import NEEDS_SANDBOX
+from tests.swe_making import lay, run
 
 CODE = """def f(x, y):
     if x > y:
@@ -82,18 +83,10 @@ def test_plain():
 """
 
 
-def run(*words: str) -> int:
-    return MAKE_SWE_TASKS.run(MAKE_SWE_TASKS.parse(words))
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "mine.py").write_text(CODE)
-    (tmp_path / "mine" / "test_mine.py").write_text(TESTS)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RTMC_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+    return lay(tmp_path, CODE, TESTS, monkeypatch)
 
 
 @NEEDS_SANDBOX

@@ -189,7 +189,8 @@ class Comparer:
             if values[at] is NOTHING:
                 continue
             try:
-                method(*values[: len(args)], **dict(zip(names[len(args) :], values[len(args) :])))  # noqa: B905  3.9 has no `strict`
+                rest = zip(names[len(args) :], values[len(args) :])  # noqa: B905  Python 3.9 has no `strict`
+                method(*values[: len(args)], **dict(rest))
             except Exception:
                 continue
             self.fail(values[beside], "is near to")

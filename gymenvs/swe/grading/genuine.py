@@ -143,4 +143,4 @@ class Genuine:
             return False
         called = cells[0].cell_contents
         named = isinstance(called, types.FunctionType) and self.origin.whose(called.__code__)
-        return bool(named) and set(code.co_names) <= {"not_set"} and self.origin.vouches(inner)
+        return bool(named) and set(code.co_names) <= {"not_set"} and self.trust.culprit(inner) is None

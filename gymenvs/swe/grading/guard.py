@@ -106,6 +106,13 @@ def only_known_metadata(inside, known):
     return take_back
 
 
+def drops_folders(version, arguments, inside):
+    """Whether pytest collects nothing but a canary of a folder that it is given: release 8 does for a file beside its
+    folder, in whatever order."""
+    paths = [os.path.join(inside, str(one).split("::")[0]) for one in arguments]
+    return version.startswith("8.") and any(map(os.path.isdir, paths))
+
+
 def make_plugin(pytest, send, told, origin, undo):
     """The pytest plugin that reports. `told` is what the grader asked for."""
     inside = told["inside"]
@@ -148,7 +155,7 @@ def make_plugin(pytest, send, told, origin, undo):
             machinery[0], found = machinery[0].settled(inside)
             tell(found)
             if watching:
-                watched.begin(early_config.pluginmanager)
+                watched.begin(early_config)
                 if getattr(early_config.known_args_namespace, "assertmode", "rewrite") != "rewrite":
                     genuine.plain = True
                     importlib.import_module("_pytest.assertion").install_importhook(early_config)
@@ -173,6 +180,8 @@ def make_plugin(pytest, send, told, origin, undo):
                 genuine.expect(path, text)
                 canary_files.add(path)
                 config.args.insert(canary["at"] % (len(config.args) + 1), path)
+            if drops_folders(pytest.__version__, config.args, inside) and hasattr(config.option, "keepduplicates"):
+                config.option.keepduplicates = True
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_collection_modifyitems(self, session, config, items):
@@ -213,6 +222,8 @@ def make_plugin(pytest, send, told, origin, undo):
         def pytest_runtest_call(self, item):
             if watching:
                 watched.begins(item)
+                watched.hooks()
+                check(False)
             yield
             if watching:
                 watched.ends(item)

@@ -112,13 +112,6 @@ class Origin:
         unknown = [code for code in codes if not self.whose(code)]
         return self.file((unknown or codes)[0]) if codes else ""
 
-    def vouches(self, value):
-        """Whether a function and all that it wraps, or a class's functions, are code that may be trusted."""
-        if isinstance(value, type):
-            return all(self.whose(code) for code in map(code_of, vars(value).values()) if code is not None)
-        codes = [code_of(one) for one in chain(value)]
-        return bool(codes) and all(code is not None and self.whose(code) for code in codes)
-
 
 def code_of(value):
     """The code object of a function, method, property, or static or class method; None = it has none."""

@@ -75,7 +75,7 @@ class Trust:
             return [one.__func__]
         if isinstance(one, property):
             return [one.fget]
-        if isinstance(one, functools.partial):
+        if isinstance(one, (functools.partial, functools.partialmethod)):
             return [one.func, *one.args, *one.keywords.values()]
         if isinstance(one, _HOLDERS):
             return list(one)
